@@ -1,0 +1,1 @@
+"""Text to `Program` and back."""

@@ -1,0 +1,392 @@
+"""Attributes of instructions: their values, and the bits that hold them in a word or a record.
+
+An attribute says once where its bits are; the encoder, the decoder, the CUDA accessors and the pictures in
+docs/isa.md all follow from that.
+"""
+
+from __future__ import annotations
+
+import math
+import struct
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
+
+from dla.isa.errors import ContainerError
+from dla.isa.registers import BY_CODE, Register
+
+UNIT_BITS = 512
+"""Size of an instruction word, and of an attribute record."""
+
+
+@dataclass(frozen=True)
+class Attribute:
+    """A named group of bits. Subclasses define what value it holds.
+
+    `at` is the first bit, counted from bit 0 of byte 0, in the 512 bits of the word or record.
+    `default` is what an absent keyword means; None means that it must be written (or, for Reg, that there is none).
+    `implicit` values are never written in assembly: the assembler works them out.
+    """
+
+    name: str
+    at: int
+    doc: str
+    default: Any = None
+    implicit: bool = False
+
+    bits: ClassVar[int] = 0
+
+    @property
+    def width(self) -> int:
+        """Bits taken, in all."""
+        return self.bits
+
+    def encode(self, value: Any) -> int:
+        """The bits for `value`. Raises ValueError with a reason a person can act on."""
+        raise NotImplementedError
+
+    def decode(self, raw: int) -> Any:
+        """The value in `raw`. Raises ContainerError unless some value encodes to it."""
+        raise NotImplementedError
+
+    @property
+    def expects(self) -> str:
+        """What to write, for messages: "an integer from 0 to 5"."""
+        raise NotImplementedError
+
+
+@dataclass(frozen=True)
+class Int(Attribute):
+    """An integer of `size` bits, from `low` to `high`."""
+
+    size: int = 32
+    low: int = 0
+    high: int = 2**31 - 1
+    default: Any = 0
+
+    @property
+    def width(self) -> int:
+        return self.size
+
+    def encode(self, value: Any) -> int:
+        if isinstance(value, bool) or not isinstance(value, int) or not self.low <= value <= self.high:
+            raise ValueError(f"{self.name} must be {self.expects}, not {value}")
+        return value & ((1 << self.size) - 1)
+
+    def decode(self, raw: int) -> int:
+        value = raw - (1 << self.size) if self.low < 0 and raw >> (self.size - 1) else raw
+        if not self.low <= value <= self.high:
+            raise ContainerError(f"attribute {self.name} is out of range: {value}")
+        return value
+
+    @property
+    def expects(self) -> str:
+        return f"an integer from {self.low} to {self.high}"
+
+
+@dataclass(frozen=True)
+class IntList(Attribute):
+    """`length` integers of `size` bits each, one after the other."""
+
+    length: int = 2
+    size: int = 32
+    low: int = 0
+    high: int = 2**31 - 1
+    default: Any = (0, 0)
+
+    @property
+    def width(self) -> int:
+        return self.size * self.length
+
+    def encode(self, value: Any) -> int:
+        if not isinstance(value, tuple | list) or len(value) != self.length:
+            raise ValueError(f"{self.name} must be {self.expects}, not {value}")
+        raw = 0
+        for i, item in enumerate(value):
+            if isinstance(item, bool) or not isinstance(item, int) or not self.low <= item <= self.high:
+                raise ValueError(f"{self.name} must be {self.expects}, not {list(value)}")
+            raw |= (item & ((1 << self.size) - 1)) << (i * self.size)
+        return raw
+
+    def decode(self, raw: int) -> tuple[int, ...]:
+        items = []
+        for i in range(self.length):
+            item = (raw >> (i * self.size)) & ((1 << self.size) - 1)
+            if self.low < 0 and item >> (self.size - 1):
+                item -= 1 << self.size
+            if not self.low <= item <= self.high:
+                raise ContainerError(f"attribute {self.name} is out of range: {item}")
+            items.append(item)
+        return tuple(items)
+
+    @property
+    def expects(self) -> str:
+        return f"a list of {self.length} integers from {self.low} to {self.high}"
+
+
+@dataclass(frozen=True)
+class Flag(Attribute):
+    """One bit; written as a bare word in assembly."""
+
+    default: Any = False
+    bits: ClassVar[int] = 1
+
+    def encode(self, value: Any) -> int:
+        if not isinstance(value, bool):
+            raise ValueError(f"{self.name} must be {self.expects}, not {value}")
+        return int(value)
+
+    def decode(self, raw: int) -> bool:
+        return bool(raw)
+
+    @property
+    def expects(self) -> str:
+        return "true or false"
+
+
+@dataclass(frozen=True)
+class F32(Attribute):
+    """A finite f32, in IEEE 754 bits. Stored XOR the default's bits, so that the default is all zeros."""
+
+    default: Any = 0.0
+    bits: ClassVar[int] = 32
+
+    def encode(self, value: Any) -> int:
+        if isinstance(value, bool) or not isinstance(value, int | float):
+            raise ValueError(f"{self.name} must be {self.expects}, not {value}")
+        try:
+            raw = struct.pack("<f", value)
+        except OverflowError:
+            raise ValueError(f"{self.name} must be {self.expects}, not {value}") from None
+        if not math.isfinite(value):
+            raise ValueError(f"{self.name} must be {self.expects}, not {value}")
+        return int.from_bytes(raw, "little") ^ self._default_bits
+
+    def decode(self, raw: int) -> float:
+        value: float = struct.unpack("<f", (raw ^ self._default_bits).to_bytes(4, "little"))[0]
+        if not math.isfinite(value):
+            raise ContainerError(f"attribute {self.name} is not finite")
+        return value
+
+    @property
+    def _default_bits(self) -> int:
+        return int.from_bytes(struct.pack("<f", self.default), "little")
+
+    @property
+    def expects(self) -> str:
+        return "a finite number that f32 can hold"
+
+
+@dataclass(frozen=True)
+class Enum(Attribute):
+    """One of `choices` (name -> code), in `size` bits."""
+
+    choices: Mapping[str, int] = field(default_factory=dict)
+    size: int = 8
+
+    @property
+    def width(self) -> int:
+        return self.size
+
+    def encode(self, value: Any) -> int:
+        if value not in self.choices:
+            raise ValueError(f"{self.name} must be {self.expects}, not {value}")
+        return self.choices[value]
+
+    def decode(self, raw: int) -> str:
+        for name, code in self.choices.items():
+            if code == raw:
+                return name
+        raise ContainerError(f"attribute {self.name} has the unknown code {raw}")
+
+    @property
+    def expects(self) -> str:
+        return "one of " + ", ".join(self.choices)
+
+
+@dataclass(frozen=True)
+class EnumList(Attribute):
+    """Up to `length` names out of `choices` (codes from 1; 0 ends the list), in `size` bits each."""
+
+    choices: Mapping[str, int] = field(default_factory=dict)
+    length: int = 4
+    size: int = 8
+    default: Any = ()
+
+    @property
+    def width(self) -> int:
+        return self.size * self.length
+
+    def encode(self, value: Any) -> int:
+        if not isinstance(value, tuple) or len(value) > self.length or any(v not in self.choices for v in value):
+            raise ValueError(f"{self.name} must be {self.expects}, not {value}")
+        return sum(self.choices[v] << (i * self.size) for i, v in enumerate(value))
+
+    def decode(self, raw: int) -> tuple[str, ...]:
+        by_code = {code: name for name, code in self.choices.items()}
+        names = []
+        while raw:
+            code = raw & ((1 << self.size) - 1)
+            if code not in by_code:
+                raise ContainerError(f"attribute {self.name} has the unknown code {code}")
+            names.append(by_code[code])
+            raw >>= self.size
+        return tuple(names)
+
+    @property
+    def expects(self) -> str:
+        return f"at most {self.length} of " + ", ".join(self.choices)
+
+
+@dataclass(frozen=True)
+class Target(Attribute):
+    """The index of another instruction; a label in assembly."""
+
+    default: Any = 0
+    bits: ClassVar[int] = 32
+
+    def encode(self, value: Any) -> int:
+        if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < 2**32:
+            raise ValueError(f"{self.name} must be {self.expects}, not {value}")
+        return value
+
+    def decode(self, raw: int) -> int:
+        return raw
+
+    @property
+    def expects(self) -> str:
+        return "a label"
+
+
+@dataclass(frozen=True)
+class Reg(Attribute):
+    """A register out of the classes named in `classes` (prefixes: "s", "f", "p"); None where optional."""
+
+    classes: str = "s"
+    writable: bool = False
+    bits: ClassVar[int] = 8
+
+    def encode(self, value: Any) -> int:
+        if value is None:
+            return 0
+        if not isinstance(value, Register) or not self.accepts(value):
+            raise ValueError(f"{self.name} must be {self.expects}, not {value}")
+        return value.code
+
+    def decode(self, raw: int) -> Register | None:
+        if raw == 0:
+            return None
+        register = BY_CODE.get(raw)
+        if register is None or not self.accepts(register):
+            raise ContainerError(f"attribute {self.name} names the unknown register {raw}")
+        return register
+
+    def accepts(self, register: Register) -> bool:
+        """Whether `register` is of a class (and writability) that this attribute takes."""
+        if self.writable and not register.writable:
+            return False
+        prefix = "s" if register.is_int else register.cls.prefix
+        return prefix in self.classes
+
+    @property
+    def expects(self) -> str:
+        names = {"s": "s0..s31", "f": "f0..f15", "p": "p0..p7"}
+        return "a register (" + ", ".join(names[c] for c in self.classes) + ")"
+
+
+_FLOAT_TAG = 255
+
+
+@dataclass(frozen=True)
+class ScalarValue(Attribute):
+    """A register, an i64 immediate or a finite f64 immediate.
+
+    8 tag bits at `at` (0 i64 immediate, 255 f64 immediate, else a register code), and 64 value bits at
+    `value_at`, zero for a register. The bits are handed over as `tag | value << 8`.
+    """
+
+    value_at: int = 0
+    classes: str = "sf"
+    default: Any = 0
+    bits: ClassVar[int] = 8
+
+    def encode(self, value: Any) -> int:
+        if isinstance(value, Register) and Reg(self.name, 0, "", classes=self.classes).accepts(value):
+            return value.code
+        if isinstance(value, bool) or not isinstance(value, int | float):
+            raise ValueError(f"{self.name} must be {self.expects}, not {value}")
+        if isinstance(value, float):
+            if not math.isfinite(value):
+                raise ValueError(f"{self.name} must be {self.expects}, not {value}")
+            return _FLOAT_TAG | int.from_bytes(struct.pack("<d", value), "little") << 8
+        if not -(2**63) <= value < 2**63:
+            raise ValueError(f"{self.name} does not fit in 64 bits: {value}")
+        return (value & (2**64 - 1)) << 8
+
+    def decode(self, raw: int) -> Any:
+        tag, bits = raw & 255, raw >> 8
+        data = bits.to_bytes(8, "little")
+        if tag == 0:
+            return int.from_bytes(data, "little", signed=True)
+        if tag == _FLOAT_TAG:
+            value: float = struct.unpack("<d", data)[0]
+            if not math.isfinite(value):
+                raise ContainerError(f"attribute {self.name} is not finite")
+            return value
+        register = BY_CODE.get(tag)
+        if register is None or bits or not Reg(self.name, 0, "", classes=self.classes).accepts(register):
+            raise ContainerError(f"attribute {self.name} names the unknown register {tag}")
+        return register
+
+    @property
+    def expects(self) -> str:
+        return "a number or " + Reg(self.name, 0, "", classes=self.classes).expects
+
+
+@dataclass(frozen=True)
+class Record:
+    """A group of rarely used attributes, interned in the record table and pointed to by an instruction word.
+
+    Bits 0..7 of a record hold `code`; a record whose attributes are all at their defaults is not stored.
+    """
+
+    name: str
+    code: int
+    attributes: tuple[Attribute, ...]
+
+
+def pieces(attribute: Attribute) -> list[tuple[int, int]]:
+    """The (first bit, width) pieces that an attribute occupies, low bits of its code first."""
+    if isinstance(attribute, ScalarValue):
+        return [(attribute.at, 8), (attribute.value_at, 64)]
+    return [(attribute.at, attribute.width)]
+
+
+def pack(attributes: tuple[Attribute, ...], values: Mapping[str, Any]) -> int:
+    """Put the values (or defaults) of `attributes` into a 512-bit integer. Raises ValueError."""
+    bits = 0
+    for attribute in attributes:
+        if attribute.name not in values:
+            if attribute.default is None:
+                continue
+            code = attribute.encode(attribute.default)
+        else:
+            code = attribute.encode(values[attribute.name])
+        for at, width in pieces(attribute):
+            bits |= (code & ((1 << width) - 1)) << at
+            code >>= width
+    return bits
+
+
+def unpack(attributes: tuple[Attribute, ...], bits: int) -> dict[str, Any]:
+    """The values of `attributes` in `bits`, without those at their defaults. Raises ContainerError."""
+    values = {}
+    for attribute in attributes:
+        code = shift = 0
+        for at, width in pieces(attribute):
+            code |= ((bits >> at) & ((1 << width) - 1)) << shift
+            shift += width
+        value = attribute.decode(code)
+        if value != attribute.default:
+            values[attribute.name] = value
+    return values

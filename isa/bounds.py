@@ -1,0 +1,66 @@
+"""Error bounds: how far a result may lie from the f64 reference. Tolerances live here and in rows, nowhere else.
+
+After TOSA 1.0 ("Floating-point arithmetic errors"): moves and integers are exact; elementwise functions are bounded
+in ULPs; sums of products by the number of terms times the sum of magnitudes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from dla.isa.dtypes import Array, DType, ulp
+
+F32_EPSILON = 2.0**-24
+"""Largest relative error of one rounding to f32: the accumulator's unit roundoff."""
+
+
+@dataclass(frozen=True)
+class ErrorBound:
+    """A rule for one row.
+
+    `slack(reference, operands, attributes)` gives the absolute error allowed *before* the rounding to the output
+    type, as an f64 array that broadcasts to `reference`; `operands` and `attributes` are as `semantics` gets them.
+    """
+
+    text: str
+    slack: Callable[[Array, dict[str, Any], dict[str, Any]], Array | float] | None  # None: bit-equal
+
+    def tolerance(self, reference: Array, dtype: DType, operands: dict[str, Any], attributes: dict[str, Any]) -> Array:
+        """Allowed |result - reference|, elementwise (f64), for a result stored as `dtype`.
+
+        `reference` is the exact result in f64, before rounding. Integer and bool outputs must be equal.
+        """
+        if self.slack is None or not dtype.is_float:
+            return np.zeros(np.shape(reference))
+        slack = np.asarray(self.slack(reference, operands, attributes), dtype=np.float64)
+        return ulp(reference, dtype) + np.where(np.isfinite(slack), slack, 0.0)
+
+
+EXACT = ErrorBound("bit-equal", None)
+
+
+def ulps(count: float, absolute: float = 0.0) -> ErrorBound:
+    """`count` ULPs of f32 (plus `absolute`), then one rounding to the output type."""
+    return ErrorBound(
+        f"{count:g} ULP of f32" + (f" + {absolute:g}" if absolute else "") + ", then one rounding to the output type",
+        lambda reference, operands, attributes: count * ulp(reference, DType.F32) + absolute,
+    )
+
+
+def accumulated(text: str, terms_and_magnitude: Callable[[dict[str, Any], dict[str, Any]], tuple[int, Array]]) -> ErrorBound:
+    """(terms + 4) * 2**-23 * magnitude, then one rounding: for sums.
+
+    `terms_and_magnitude(operands, attributes)` gives the number of terms and the sum of their magnitudes.
+    The classic forward bound for any order of summation (Higham, Accuracy and Stability, 4.2) has terms * 2**-24;
+    twice that leaves room for tensor cores, which truncate where a scalar unit would round.
+    """
+
+    def slack(reference: Array, operands: dict[str, Any], attributes: dict[str, Any]) -> Array:
+        terms, magnitude = terms_and_magnitude(operands, attributes)
+        return np.asarray((terms + 4) * 2 * F32_EPSILON * magnitude)
+
+    return ErrorBound(text, slack)

@@ -1,0 +1,80 @@
+"""The epilogue of GEMM and CONV: up to four steps on the accumulator, before the one rounding to the output type."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from dla.isa.activations import activate
+from dla.isa.dtypes import FLOATS, Array
+from dla.isa.table import Constraint, Operand, Role, Site
+
+
+def operands(shape: str) -> tuple[Operand, ...]:
+    """The operands that epilogue steps read; each broadcasts to the result's `shape`."""
+    return (
+        Operand("bias", Role.IN, f"~{shape}", FLOATS, "added by the `bias` step", step="bias"),
+        Operand("residual", Role.IN, f"~{shape}", FLOATS, "added by the `residual` step", step="residual"),
+        Operand("gate", Role.IN, f"~{shape}", FLOATS, "multiplied in by the `gate` step", step="gate"),
+    )
+
+
+def constraint(number: int) -> Constraint:
+    """The rule that the steps of one epilogue differ and its limits are in order."""
+    return Constraint(
+        number, "epilogue steps differ from each other, isnan and not are no epilogue activations, and clamp has "
+                "low <= high", _steps_valid,
+    )  # fmt: skip
+
+
+def _steps_valid(site: Site) -> bool:
+    steps = site.attributes["steps"]
+    if len(set(steps)) != len(steps) or site.attributes["act"] in ("isnan", "not"):
+        return False
+    if ("act" in steps) != (site.attributes["act"] != "identity"):
+        return False
+    return "clamp" not in steps or site.attributes["clamp_low"] <= site.attributes["clamp_high"]
+
+
+def apply(
+    accumulator: Array, *, steps: tuple[str, ...], bias: Array | None, residual: Array | None, gate: Array | None,
+    act: str, act_alpha: float, clamp_low: float, clamp_high: float,
+) -> Array:  # fmt: skip
+    """`accumulator` (accumulator type, any shape) after `steps` in order; operands broadcast to it."""
+    x = accumulator
+    for step in steps:
+        if step == "bias":
+            x = x + bias
+        elif step == "residual":
+            x = x + residual
+        elif step == "gate":
+            x = x * gate
+        elif step == "act":
+            x = activate(act, x, act_alpha)
+        else:
+            x = np.where(np.isnan(x), x, np.clip(x, clamp_low, clamp_high))
+    return np.asarray(x)
+
+
+def slack(error: Array, value: Array, **epilogue: Any) -> Array:
+    """How an error of `error` in the accumulator `value` may grow through the steps, plus the steps' own roundings.
+
+    Additions keep it, a gate scales it, an activation multiplies it by at most 1.25 (the largest slope of those that
+    epilogues use: gelu 1.13, silu 1.10, mish 1.09) or, for exp and other steep functions, by the measured slope.
+    """
+    x, e = value, np.asarray(error)
+    keep = {"bias": epilogue["bias"], "residual": epilogue["residual"], "gate": epilogue["gate"]}
+    others = {k: epilogue[k] for k in ("act", "act_alpha", "clamp_low", "clamp_high")}
+    for step in epilogue["steps"]:
+        after = apply(x, steps=(step,), **keep, **others)
+        if step == "gate":
+            e = e * np.abs(keep["gate"])
+        elif step == "act":
+            up = apply(x + e, steps=(step,), **keep, **others)
+            down = apply(x - e, steps=(step,), **keep, **others)
+            slope = np.fmax(np.abs(up - after), np.abs(down - after))
+            e = np.fmax(slope, 1.25 * e) + np.abs(after) * 2.0**-19 + 2.0**-20
+        e = e + np.abs(after) * 2.0**-23
+        x = after
+    return e

@@ -1,0 +1,122 @@
+"""Every error that dla raises on purpose, and the exit code each one ends the command line with."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+class DlaError(Exception):
+    """Base of all errors caused by input, environment or a program; never by a defect in dla itself."""
+
+    exit_code = 2
+
+    def __init__(self, message: str, *, hint: str | None = None) -> None:
+        super().__init__(message)
+        self.message = message
+        self.hint = hint
+
+    def __str__(self) -> str:
+        return self.message if self.hint is None else f"{self.message}\n  help: {self.hint}"
+
+
+class InputError(DlaError):
+    """A tensor, option or file that the caller passed does not fit the program."""
+
+
+class ContainerError(DlaError):
+    """A `.dlab` file (or a weights file beside it) is damaged, hostile, or from another version."""
+
+    exit_code = 3
+
+
+@dataclass(frozen=True)
+class Diagnostic:
+    """One complaint about source text: where it is, what is wrong, and what to do about it."""
+
+    file: str
+    line: int  # 1-based
+    column: int  # 1-based
+    message: str
+    source: str = ""  # the offending line, without its newline
+    width: int = 1  # characters to underline
+    hint: str | None = None
+
+    def __str__(self) -> str:
+        text = f"{self.file}:{self.line}:{self.column}: error: {self.message}"
+        if self.source:
+            # Tabs stay tabs in the margin so that the caret lines up in any terminal.
+            margin = "".join("\t" if c == "\t" else " " for c in self.source[: self.column - 1])
+            text += f"\n    {self.source}\n    {margin}{'^' * max(1, self.width)}"
+        if self.hint:
+            text += f"\n  help: {self.hint}"
+        return text
+
+
+class AssemblyError(DlaError):
+    """The source text is not a program; carries every diagnostic found, in source order."""
+
+    exit_code = 3
+
+    def __init__(self, diagnostics: list[Diagnostic]) -> None:
+        super().__init__("\n".join(str(d) for d in diagnostics))
+        self.diagnostics = diagnostics
+
+
+@dataclass(frozen=True)
+class Rejection:
+    """One rule of the verifier that a program breaks."""
+
+    rule: str  # e.g. "V-EXTENT" or "GEMM.C2"
+    message: str
+    instruction: int | None = None  # index into Program.instructions
+    location: str | None = None  # "file:line" where the debug section knows it
+    hint: str | None = None
+
+    def __str__(self) -> str:
+        where = "" if self.instruction is None else f" at instruction {self.instruction}"
+        where += "" if self.location is None else f" ({self.location})"
+        text = f"error[{self.rule}]{where}: {self.message}"
+        return text if self.hint is None else f"{text}\n  help: {self.hint}"
+
+
+class VerifyError(DlaError):
+    """The program is well-formed but the verifier refuses it; carries every rejection found."""
+
+    exit_code = 3
+
+    def __init__(self, rejections: list[Rejection]) -> None:
+        super().__init__("\n".join(str(r) for r in rejections))
+        self.rejections = rejections
+
+
+class Trap(DlaError):
+    """A program stopped itself: a machine never continues after one and never writes partial outputs.
+
+    Raised by a row's semantics with `category` and `message` only; the machine that runs the row
+    fills in `instruction` (index) and `location` ("file:line").
+    """
+
+    exit_code = 4
+
+    def __init__(
+        self, category: str, message: str, *, instruction: int | None = None, location: str | None = None
+    ) -> None:
+        where = "" if instruction is None else f" at instruction {instruction}"
+        where += "" if location is None else f" ({location})"
+        super().__init__(f"trap[{category}]{where}: {message}")
+        self.category = category
+        self.detail = message
+        self.instruction = instruction
+        self.location = location
+
+
+class TimeoutTrap(Trap):
+    """A bounded spin ran out: the run was ended instead of hanging."""
+
+    exit_code = 5
+
+
+class BackendError(DlaError):
+    """The asked-for machine is not there (no GPU, no CuPy, no driver)."""
+
+    exit_code = 6

@@ -1,0 +1,27 @@
+"""The instruction set: one module per instruction (control in one), and this list.
+
+To add an instruction: write its module, name its row here, and write its CUDA handler
+(docs/adding-an-instruction.md). Forgetting one of them fails the build.
+"""
+
+from __future__ import annotations
+
+from dla.isa.instructions import (
+    control,
+    ew,
+    gemm,
+)
+from dla.isa.table import Row
+
+ROWS: tuple[Row, ...] = (
+    *control.ROWS,
+    ew.ROW,
+    gemm.ROW,
+)
+"""Every row, in order of opcode."""
+
+BY_MNEMONIC: dict[str, Row] = {row.mnemonic: row for row in ROWS}
+BY_OPCODE: dict[int, Row] = {row.opcode: row for row in ROWS}
+
+if len(BY_OPCODE) != len(ROWS) or len(BY_MNEMONIC) != len(ROWS):
+    raise ValueError("two rows share an opcode or a mnemonic")

@@ -1,0 +1,104 @@
+"""GEMM: matrix products, batched, with an epilogue."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from dla.isa import epilogue
+from dla.isa.attributes import F32
+from dla.isa.bounds import F32_EPSILON, ErrorBound
+from dla.isa.dtypes import FLOATS, Array, DType
+from dla.isa.records import EPILOGUE
+from dla.isa.table import Alias, Constraint, Operand, Out, Role, Row, Site
+
+INTEGER_INPUTS = (DType.I8, DType.U8)
+
+
+def semantics(
+    out: Out, a: Array, b: Array, c: Array | None, *, alpha: float, beta: float, **rest: Any
+) -> Array:
+    """epilogue(alpha * a @ b + beta * c), accumulated in the machine's accumulator type.
+
+    a [~B..., M, K], b [~B..., K, N], c and epilogue operands broadcast to out [B..., M, N].
+    """
+    with np.errstate(all="ignore"):
+        accumulator = np.matmul(a, b)
+        if accumulator.dtype.kind == "i":
+            return np.asarray(np.broadcast_to(accumulator, out.shape))
+        accumulator = np.broadcast_to(alpha * accumulator, out.shape)
+        if c is not None:
+            accumulator = accumulator + beta * c
+        return epilogue.apply(accumulator, **rest)
+
+
+def _slack(reference: Array, operands: dict[str, Any], attributes: dict[str, Any]) -> Array:
+    a, b, c = operands["a"], operands["b"], operands["c"]
+    alpha, beta = attributes["alpha"], attributes["beta"]
+    terms = a.shape[-1]
+    value, magnitude = alpha * np.matmul(a, b), abs(alpha) * np.matmul(np.abs(a), np.abs(b))
+    if c is not None:
+        value, magnitude = value + beta * c, magnitude + np.abs(beta * c)
+    error = (terms + 4) * 2 * F32_EPSILON * magnitude
+    steps = {name: operands[name] for name in ("bias", "residual", "gate")}
+    steps |= {name: attributes[name] for name in ("steps", "act", "act_alpha", "clamp_low", "clamp_high")}
+    return epilogue.slack(error, value, **steps)
+
+
+def _types_fit(site: Site) -> bool:
+    if site.types["T"].is_float:
+        return site.types["O"].is_float
+    plain = site.attributes["alpha"] == 1.0 and site.operands["c"] is None and not site.attributes["steps"]
+    return site.types["O"] is DType.I32 and plain
+
+
+def _flops(dims: Mapping[str, int], attributes: Mapping[str, Any]) -> int:
+    return 2 * dims["out"] * dims["K"]
+
+
+ROW = Row(
+    "GEMM", 0x30, "matrix", "matrix product",
+    "Multiplies matrices, batched over leading dims, which broadcast. Transposes are views (`w.T`). The product is "
+    "accumulated in f32 (i32 for 8-bit integers), scaled by alpha, added to beta * c, taken through the epilogue in "
+    "the order written, and rounded once.",
+    operands=(
+        Operand("out", Role.OUT, "[B..., M, N]", "O", "the result"),
+        Operand("a", Role.IN, "[~B..., M, K]", "T", "left matrix"),
+        Operand("b", Role.IN, "[~B..., K, N]", "T", "right matrix"),
+        Operand("c", Role.IN, "~[B..., M, N]", FLOATS, "matrix added, times beta", optional=True),
+        *epilogue.operands("[B..., M, N]"),
+    ),
+    types={"T": FLOATS + INTEGER_INPUTS, "O": (*FLOATS, DType.I32)},
+    attributes=(
+        F32("alpha", 384, "factor of the product", default=1.0),
+        F32("beta", 416, "factor of c", default=1.0),
+    ),
+    records=(EPILOGUE,),
+    constraints=(
+        Constraint(1, "floats give a float type; 8-bit integers give i32, with alpha = 1, no c and no epilogue",
+                   _types_fit),
+        epilogue.constraint(2),
+        Constraint(3, "beta is 1 where there is no c",
+                   lambda site: site.operands["c"] is not None or site.attributes["beta"] == 1.0),
+    ),
+    alias=Alias.NONE,
+    semantics=semantics,
+    error=ErrorBound("(K + 4) * 2**-23 * (|alpha| |a| @ |b| + |beta c|), carried through the epilogue, then one "
+                     "rounding; integers equal", _slack),
+    flops=_flops,
+    flops_text="2 * elements of out * K",
+    example="""
+.program gemm
+.const a : f32[2, 3] = [[1, 2, 3], [4, 5, 6]]
+.const b : f32[3, 2] = [[1, 0], [0, 1], [1, 1]]
+.const bias : f32[2] = [-10, 10]
+.output y : f32[2, 2]
+.output z : f32[2, 2]
+main:
+    GEMM y, a, b                            ;! y = [[4, 5], [10, 11]]
+    GEMM z, b.T, a.T bias=bias act=relu     ;! z = [[0, 20], [0, 21]]
+    HALT
+""",
+)  # fmt: skip
