@@ -1,0 +1,28 @@
+"""What every test shares: the `gpu` marker skips, visibly, where there is no CUDA device."""
+
+from __future__ import annotations
+
+import functools
+
+import pytest
+
+
+@functools.cache
+def _why_no_gpu() -> str | None:
+    try:
+        import cupy
+    except ImportError:
+        return "no GPU: CuPy is not installed"
+    try:
+        count = cupy.cuda.runtime.getDeviceCount()
+    except cupy.cuda.runtime.CUDARuntimeError as error:
+        return f"no GPU: {error}"
+    return None if count else "no GPU: no CUDA device"
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Skip tests marked `gpu`, with the reason, where they cannot run."""
+    marked = [item for item in items if item.get_closest_marker("gpu")]
+    reason = _why_no_gpu() if marked else None
+    for item in marked if reason else []:
+        item.add_marker(pytest.mark.skip(reason=reason))
