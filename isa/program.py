@@ -84,6 +84,7 @@ class ExternalConst:
     nbytes: int
     file: str
     key: str
+    sha256: bytes = b""  # of the tensor's bytes; empty until the program is written
 
 
 @dataclass(frozen=True)
