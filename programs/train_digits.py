@@ -2,7 +2,7 @@
 
 Run it from the root of the repository (about two minutes on one CPU core):
 
-    pip install torch scikit-learn        # the project's `train` extra
+    pip install ".[train]"                # PyTorch and scikit-learn
     python programs/train_digits.py --out programs
 
 It writes, below the folder given by `--out`:
