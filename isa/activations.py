@@ -90,7 +90,8 @@ ACTIVATIONS = {entry[0]: Activation(*entry) for entry in _F}
 ACTIVATION_CODES = {a.name: a.code for a in ACTIVATIONS.values()}
 
 
-def activate(name: str, x: Array, alpha: float) -> Array:
-    """Apply activation `name` to `x` (any shape, accumulator type) with parameter `alpha`."""
+def activate(name: str, x: Array, alpha: float | None) -> Array:
+    """Apply activation `name` to `x` (any shape, accumulator type) with parameter `alpha`; None: the kind's own."""
+    activation = ACTIVATIONS[name]
     with np.errstate(all="ignore"):
-        return np.asarray(ACTIVATIONS[name].function(x, alpha))
+        return np.asarray(activation.function(x, activation.alpha if alpha is None else alpha))

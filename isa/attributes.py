@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
+from dla.isa.descriptor import MAX_RANK
 from dla.isa.errors import ContainerError
 from dla.isa.registers import BY_CODE, Register
 
@@ -24,7 +25,8 @@ class Attribute:
     """A named group of bits. Subclasses define what value it holds.
 
     `at` is the first bit, counted from bit 0 of byte 0, in the 512 bits of the word or record.
-    `default` is what an absent keyword means; None means that it must be written (or, for Reg, that there is none).
+    `default` is what an absent keyword means. None means that it must be written, unless the attribute is `optional`
+    (or a Reg): then None, encoded as all zeros, is a value of its own, and its meaning is in `doc`.
     `implicit` values are never written in assembly: the assembler works them out.
     """
 
@@ -33,8 +35,18 @@ class Attribute:
     doc: str
     default: Any = None
     implicit: bool = False
+    optional: bool = False
 
     bits: ClassVar[int] = 0
+
+    @property
+    def required(self) -> bool:
+        """Whether assembly must write it."""
+        return self.default is None and not self.optional and not self.implicit
+
+    def canonical(self, value: Any) -> Any:
+        """`value` as a program file gives it back (f32 rounded, axes sorted). Raises ValueError if it does not fit."""
+        return self.decode(self.encode(value))
 
     @property
     def width(self) -> int:
@@ -146,12 +158,21 @@ class Flag(Attribute):
 
 @dataclass(frozen=True)
 class F32(Attribute):
-    """A finite f32, in IEEE 754 bits. Stored XOR the default's bits, so that the default is all zeros."""
+    """A finite f32, in IEEE 754 bits. Stored XOR the default's bits, so that the default is all zeros.
+
+    The bits of an absent optional one are those of a NaN (0x7FC00000): a device that undoes the XOR sees NaN.
+    """
 
     default: Any = 0.0
     bits: ClassVar[int] = 32
 
+    def __post_init__(self) -> None:
+        if self.default is not None:  # as f32 holds it, so that it equals what a file gives back
+            object.__setattr__(self, "default", struct.unpack("<f", struct.pack("<f", self.default))[0])
+
     def encode(self, value: Any) -> int:
+        if value is None and self.optional:
+            return 0
         if isinstance(value, bool) or not isinstance(value, int | float):
             raise ValueError(f"{self.name} must be {self.expects}, not {value}")
         try:
@@ -160,17 +181,20 @@ class F32(Attribute):
             raise ValueError(f"{self.name} must be {self.expects}, not {value}") from None
         if not math.isfinite(value):
             raise ValueError(f"{self.name} must be {self.expects}, not {value}")
-        return int.from_bytes(raw, "little") ^ self._default_bits
+        return int.from_bytes(raw, "little") ^ self.mask
 
-    def decode(self, raw: int) -> float:
-        value: float = struct.unpack("<f", (raw ^ self._default_bits).to_bytes(4, "little"))[0]
+    def decode(self, raw: int) -> float | None:
+        if raw == 0 and self.optional:
+            return None
+        value: float = struct.unpack("<f", (raw ^ self.mask).to_bytes(4, "little"))[0]
         if not math.isfinite(value):
             raise ContainerError(f"attribute {self.name} is not finite")
         return value
 
     @property
-    def _default_bits(self) -> int:
-        return int.from_bytes(struct.pack("<f", self.default), "little")
+    def mask(self) -> int:
+        """The bits that the stored value is XORed with."""
+        return 0x7FC00000 if self.default is None else int.from_bytes(struct.pack("<f", self.default), "little")
 
     @property
     def expects(self) -> str:
@@ -239,6 +263,69 @@ class EnumList(Attribute):
 
 
 @dataclass(frozen=True)
+class Axis(Attribute):
+    """One axis, 0 to 5, of the operand named `of`.
+
+    Assembly and the compiler may count from the end; `normalised` turns that into what is stored here.
+    """
+
+    of: str = ""
+    bits: ClassVar[int] = 3
+
+    def normalised(self, value: Any, rank: int) -> int:
+        """`value`, which may be negative, as an axis of a tensor of `rank` dims. Raises ValueError."""
+        return _axis(self.name, value, rank)
+
+    def encode(self, value: Any) -> int:
+        if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < MAX_RANK:
+            raise ValueError(f"{self.name} must be {self.expects}, not {value}")
+        return value
+
+    def decode(self, raw: int) -> int:
+        if raw >= MAX_RANK:
+            raise ContainerError(f"attribute {self.name} is out of range: {raw}")
+        return raw
+
+    @property
+    def expects(self) -> str:
+        return f"an axis from 0 to {MAX_RANK - 1}"
+
+
+@dataclass(frozen=True)
+class Axes(Attribute):
+    """A set of axes of the operand named `of`: bit k stands for axis k. The value is a sorted tuple."""
+
+    of: str = ""
+    bits: ClassVar[int] = MAX_RANK
+
+    def normalised(self, value: Any, rank: int) -> tuple[int, ...]:
+        """`value` (an axis or several, which may be negative) for a tensor of `rank` dims. Raises ValueError."""
+        items = [_axis(self.name, v, rank) for v in (value if isinstance(value, tuple | list) else (value,))]
+        if len(set(items)) != len(items):
+            raise ValueError(f"{self.name} names an axis twice")
+        return tuple(sorted(items))
+
+    def encode(self, value: Any) -> int:
+        fits = isinstance(value, tuple) and all(type(v) is int and 0 <= v < MAX_RANK for v in value)
+        if not fits or len(set(value)) != len(value):
+            raise ValueError(f"{self.name} must be {self.expects}, not {value}")
+        return sum(1 << v for v in value)
+
+    def decode(self, raw: int) -> tuple[int, ...]:
+        return tuple(k for k in range(MAX_RANK) if raw >> k & 1)
+
+    @property
+    def expects(self) -> str:
+        return f"a list of different axes from 0 to {MAX_RANK - 1}"
+
+
+def _axis(name: str, value: Any, rank: int) -> int:
+    if type(value) is not int or not -rank <= value < rank:
+        raise ValueError(f"{name} must be from {-rank} to {rank - 1} for a tensor of rank {rank}, not {value}")
+    return value % rank
+
+
+@dataclass(frozen=True)
 class Target(Attribute):
     """The index of another instruction; a label in assembly."""
 
@@ -295,6 +382,7 @@ class Reg(Attribute):
 
 
 _FLOAT_TAG = 255
+_PRESENT_INTEGER_TAG = 254
 
 
 @dataclass(frozen=True)
@@ -302,7 +390,8 @@ class ScalarValue(Attribute):
     """A register, an i64 immediate or a finite f64 immediate.
 
     8 tag bits at `at` (0 i64 immediate, 255 f64 immediate, else a register code), and 64 value bits at
-    `value_at`, zero for a register. The bits are handed over as `tag | value << 8`.
+    `value_at`, zero for a register. The bits are handed over as `tag | value << 8`. In an optional one, tag 0 is
+    "absent" and tag 254 an i64 immediate.
     """
 
     value_at: int = 0
@@ -311,6 +400,8 @@ class ScalarValue(Attribute):
     bits: ClassVar[int] = 8
 
     def encode(self, value: Any) -> int:
+        if value is None and self.optional:
+            return 0
         if isinstance(value, Register) and Reg(self.name, 0, "", classes=self.classes).accepts(value):
             return value.code
         if isinstance(value, bool) or not isinstance(value, int | float):
@@ -321,12 +412,14 @@ class ScalarValue(Attribute):
             return _FLOAT_TAG | int.from_bytes(struct.pack("<d", value), "little") << 8
         if not -(2**63) <= value < 2**63:
             raise ValueError(f"{self.name} does not fit in 64 bits: {value}")
-        return (value & (2**64 - 1)) << 8
+        return (_PRESENT_INTEGER_TAG if self.optional else 0) | (value & (2**64 - 1)) << 8
 
     def decode(self, raw: int) -> Any:
         tag, bits = raw & 255, raw >> 8
         data = bits.to_bytes(8, "little")
-        if tag == 0:
+        if raw == 0 and self.optional:
+            return None
+        if tag == (_PRESENT_INTEGER_TAG if self.optional else 0):
             return int.from_bytes(data, "little", signed=True)
         if tag == _FLOAT_TAG:
             value: float = struct.unpack("<d", data)[0]
@@ -387,6 +480,7 @@ def unpack(attributes: tuple[Attribute, ...], bits: int) -> dict[str, Any]:
             code |= ((bits >> at) & ((1 << width) - 1)) << shift
             shift += width
         value = attribute.decode(code)
-        if value != attribute.default:
+        # Compared by bits, because 0, 0.0 and -0.0 are equal but differ here.
+        if value is not None and (attribute.default is None or code != attribute.encode(attribute.default)):
             values[attribute.name] = value
     return values

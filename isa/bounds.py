@@ -12,10 +12,22 @@ from typing import Any
 
 import numpy as np
 
-from dla.isa.dtypes import Array, DType, ulp
+from dla.isa.dtypes import Array, DType, convert, ulp
 
 F32_EPSILON = 2.0**-24
 """Largest relative error of one rounding to f32: the accumulator's unit roundoff."""
+
+
+def storage_roundoff(values: Array) -> float:
+    """Unit roundoff of the coarsest float type below f32 that holds `values` exactly, 0 if only f32 does.
+
+    What a machine loses that rounds an intermediate result to the type in which `values` are stored.
+    """
+    finite = values[np.isfinite(values)]
+    for dtype, roundoff in ((DType.BF16, 2.0**-8), (DType.F16, 2.0**-11)):
+        if np.array_equal(convert(finite, dtype).astype(finite.dtype), finite):
+            return roundoff
+    return 0.0
 
 
 @dataclass(frozen=True)

@@ -73,7 +73,8 @@ _PRECISION = {DType.F32: (24, -126), DType.F16: (11, -14), DType.BF16: (8, -126)
 def convert(values: Array, dtype: DType) -> Array:
     """Convert `values` to `dtype` by the machine's rules, on every backend alike.
 
-    float -> float and int -> float: round to nearest, ties to even.
+    float -> float and int -> float: round to nearest, ties to even; to bf16 always, and from integers to f16, by way
+    of f32 (what devices and ml_dtypes do).
     float -> int: truncate toward zero, saturate at the type's limits, NaN becomes 0.
     int -> int: keep the low bits (two's complement). anything -> bool: `value != 0`.
     """
@@ -86,9 +87,14 @@ def convert(values: Array, dtype: DType) -> Array:
         clipped = np.where(wide >= limits.max, limits.max, np.where(wide <= limits.min, limits.min, inside))
         return np.asarray(clipped.astype(dtype.numpy))
     with np.errstate(over="ignore", invalid="ignore"):
-        if dtype in (DType.F16, DType.BF16) and values.dtype == np.int64:
-            values = values.astype(np.float64)
+        if dtype is DType.BF16 or (dtype is DType.F16 and not _is_float(values.dtype)):
+            values = values if values.dtype == dtype.numpy else values.astype(np.float32)
         return np.asarray(values.astype(dtype.numpy))
+
+
+def broadcast(values: Array, shape: tuple[int, ...]) -> Array:
+    """`values` seen as `shape` by NumPy's rule."""
+    return np.asarray(np.broadcast_to(values, shape))
 
 
 def _is_float(dtype: np.dtype[Any]) -> bool:

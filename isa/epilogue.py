@@ -39,7 +39,7 @@ def _steps_valid(site: Site) -> bool:
 
 def apply(
     accumulator: Array, *, steps: tuple[str, ...], bias: Array | None, residual: Array | None, gate: Array | None,
-    act: str, act_alpha: float, clamp_low: float, clamp_high: float,
+    act: str, act_alpha: float | None, clamp_low: float, clamp_high: float,
 ) -> Array:  # fmt: skip
     """`accumulator` (accumulator type, any shape) after `steps` in order; operands broadcast to it."""
     x = accumulator

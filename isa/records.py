@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from dla.isa.attributes import F32, Enum, EnumList, IntList, Record
 from dla.isa.activations import ACTIVATION_CODES
+from dla.isa.attributes import F32, Enum, EnumList, IntList, Record
 
 _SIZE = 2**24
 
@@ -36,7 +36,8 @@ EPILOGUE = Record(
         EnumList("steps", 32, "what happens to the accumulator before the one rounding, in this order",
                  choices={"bias": 1, "act": 2, "residual": 3, "gate": 4, "clamp": 5}),
         Enum("act", 64, "activation of the `act` step", choices=ACTIVATION_CODES, default="identity"),
-        F32("act_alpha", 96, "parameter of the activation (slope of leaky_relu, alpha of elu)", default=0.0),
+        F32("act_alpha", 96, "parameter of the activation; absent: its own (leaky_relu 0.01, elu 1)",
+            default=None, optional=True),
         F32("clamp_low", 128, "lower limit of the `clamp` step", default=0.0),
         F32("clamp_high", 160, "upper limit of the `clamp` step", default=0.0),
     ),

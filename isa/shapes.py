@@ -2,6 +2,7 @@
 
     [M, K]          two dims, named; the same name means the same size everywhere in the row
     [B..., M, K]    any number of leading dims, together named B
+    [N, S..., C]    the variadic part may stand anywhere
     [~B..., M, K]   leading dims that broadcast to B (NumPy's rule: aligned right, equal or 1)
     ~[B..., M, N]   the whole shape broadcasts to that shape
     [N, 1]          a literal size
@@ -21,13 +22,14 @@ _NAME = re.compile(r"[A-Z][A-Z0-9]*$")
 
 @dataclass(frozen=True)
 class ShapePattern:
-    """A parsed shape: an optional variadic prefix, then fixed dims."""
+    """A parsed shape: fixed dims, and an optional variadic part after the first `before` of them."""
 
     text: str
     prefix: str | None  # name of the variadic part
     prefix_broadcasts: bool
     fixed: tuple[str | int, ...]
     broadcasts: bool  # the whole shape broadcasts to the pattern
+    before: int = 0  # fixed dims in front of the variadic part
 
     @property
     def symbols(self) -> list[str]:
@@ -43,16 +45,18 @@ def parse(text: str) -> ShapePattern:
     if not (body.startswith("[") and body.endswith("]")):
         raise ValueError(f"not a shape pattern: {text}")
     items = [item.strip() for item in body[1:-1].split(",") if item.strip()]
-    prefix, prefix_broadcasts = None, False
-    if items and items[0].endswith("..."):
-        name = items.pop(0).removesuffix("...")
+    prefix, prefix_broadcasts, before = None, False, 0
+    variadic = [i for i, item in enumerate(items) if item.endswith("...")]
+    if variadic:
+        before = variadic[0]
+        name = items.pop(before).removesuffix("...")
         prefix_broadcasts, prefix = name.startswith("~"), name.removeprefix("~")
     fixed: list[str | int] = []
     for item in items:
         if not item.isdigit() and not _NAME.match(item):
             raise ValueError(f"bad dim {item!r} in shape pattern {text}")
         fixed.append(int(item) if item.isdigit() else item)
-    return ShapePattern(text, prefix, prefix_broadcasts, tuple(fixed), broadcasts)
+    return ShapePattern(text, prefix, prefix_broadcasts, tuple(fixed), broadcasts, before)
 
 
 class ShapeMismatch(ValueError):
@@ -69,6 +73,10 @@ class Bindings:
     def size(self, name: str) -> int:
         """The size of dim `name`, at its bound where it is dynamic."""
         return bound_of(self.dims[name])
+
+    def sizes(self, name: str) -> tuple[int, ...]:
+        """The sizes of the variadic part `name`, at their bounds."""
+        return tuple(bound_of(d) for d in self.prefixes[name])
 
 
 def show(shape: Shape) -> str:
@@ -97,8 +105,9 @@ def unify(pattern: ShapePattern, shape: Shape, bindings: Bindings, operand: str)
     if extra < 0 or (extra > 0 and pattern.prefix is None):
         raise ShapeMismatch(f"{operand} is {show(shape)}, which does not have the rank of {pattern.text}")
     if pattern.prefix is not None:
-        _bind_prefix(pattern, shape[:extra], bindings, operand)
-    for name, dim in zip(pattern.fixed, shape[extra:], strict=True):
+        _bind_prefix(pattern, shape[pattern.before : pattern.before + extra], bindings, operand)
+    fixed = shape[: pattern.before] + shape[pattern.before + extra :]
+    for name, dim in zip(pattern.fixed, fixed, strict=True):
         expected = name if isinstance(name, int) else bindings.dims.setdefault(name, dim)
         if expected != dim:
             raise ShapeMismatch(f"{operand} is {show(shape)}, but {pattern.text} has {name} = {expected} there")
@@ -115,13 +124,14 @@ def _bind_prefix(pattern: ShapePattern, part: Shape, bindings: Bindings, operand
     elif known is None:
         bindings.prefixes[pattern.prefix] = part
     elif known != part:
-        raise ShapeMismatch(f"{operand} has leading dims {show(part)}, but {pattern.prefix} is {show(known)}")
+        raise ShapeMismatch(f"{operand} has dims {show(part)} for {pattern.prefix}, which is {show(known)}")
 
 
 def expand(pattern: ShapePattern, bindings: Bindings) -> Shape:
     """The shape that `pattern` stands for under `bindings`."""
     prefix = bindings.prefixes[pattern.prefix] if pattern.prefix else ()
-    return prefix + tuple(f if isinstance(f, int) else bindings.dims[f] for f in pattern.fixed)
+    fixed = tuple(f if isinstance(f, int) else bindings.dims[f] for f in pattern.fixed)
+    return fixed[: pattern.before] + prefix + fixed[pattern.before :]
 
 
 def is_static(dim: Dim) -> bool:

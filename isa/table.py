@@ -99,6 +99,21 @@ class Constraint:
         return f"C{self.number}"
 
 
+def axis_below_rank(operand: str) -> Callable[[Site], bool]:
+    """The rule that attribute `axis` is an axis of `operand`."""
+
+    def holds(site: Site) -> bool:
+        descriptor = site.operands[operand]
+        return descriptor is not None and site.attributes["axis"] < descriptor.rank
+
+    return holds
+
+
+def only_for(attribute: str, *subs: str) -> Callable[[Site], bool]:
+    """The rule that `attribute` is written for sub-operations `subs` only: elsewhere it is 0, false or absent."""
+    return lambda site: site.sub in subs or not site.attributes[attribute]
+
+
 @dataclass(frozen=True)
 class Out:
     """What a row's semantics needs to know of its first output: resolved shape and element type."""

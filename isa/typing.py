@@ -47,9 +47,11 @@ def _complaints(instruction: Instruction) -> Iterator[Complaint]:
     if failed:
         return
     for name in row.static:
-        if name in bindings.dims and not shapes.is_static(bindings.dims[name]):
-            failed = True
-            yield Complaint("static", f"dim {name} must be a constant, not {bindings.dims[name]}")
+        dims = bindings.prefixes.get(name) or ((bindings.dims[name],) if name in bindings.dims else ())
+        for dim in dims:
+            if not shapes.is_static(dim):
+                failed = True
+                yield Complaint("static", f"dim {name} must be a constant, not {dim}")
     if failed:
         return
     operands = {o.name: d for o, d in zip(row.operands, instruction.operands, strict=True)}

@@ -7,16 +7,48 @@ To add an instruction: write its module, name its row here, and write its CUDA h
 from __future__ import annotations
 
 from dla.isa.instructions import (
+    act,
+    attention,
     control,
+    conv,
+    copy,
     ew,
+    fill,
+    gather,
     gemm,
+    iota,
+    norm,
+    pad,
+    pool,
+    reduce,
+    rope,
+    scan,
+    select,
+    softmax,
+    topk,
 )
 from dla.isa.table import Row
 
 ROWS: tuple[Row, ...] = (
     *control.ROWS,
+    copy.ROW,
+    fill.ROW,
+    iota.ROW,
+    pad.ROW,
+    gather.ROW,
+    act.ROW,
     ew.ROW,
+    select.ROW,
+    reduce.ROW,
+    scan.ROW,
     gemm.ROW,
+    conv.ROW,
+    pool.ROW,
+    norm.ROW,
+    softmax.ROW,
+    attention.ROW,
+    rope.ROW,
+    topk.ROW,
 )
 """Every row, in order of opcode."""
 

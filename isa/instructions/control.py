@@ -44,7 +44,7 @@ MOV = Row(
     unit=Exec.SCALAR,
     attributes=(
         Reg("dst", 16, "register written", classes="sfp", writable=True),
-        ScalarValue("src", 24, "register read, or a number", value_at=384, classes="sfp"),
+        ScalarValue("src", 24, "register read, or a number", value_at=384, classes="sfp", default=None),
     ),
     positional=("dst", "src"),
     constraints=(
@@ -106,7 +106,7 @@ ALU = Row(
     ),
     attributes=(
         Reg("dst", 16, "register written", classes="sfp", writable=True),
-        ScalarValue("a", 24, "first operand", value_at=384, classes="sfp"),
+        ScalarValue("a", 24, "first operand", value_at=384, classes="sfp", default=None),
         ScalarValue("b", 96, "second operand; not for unary operations", value_at=448, classes="sfp", default=0),
     ),
     positional=("dst", "a", "b"),
@@ -140,8 +140,8 @@ CMP = Row(
         [("eq", "a == b"), ("ne", "a != b"), ("lt", "a < b"), ("le", "a <= b"), ("gt", "a > b"), ("ge", "a >= b")])),
     attributes=(
         Reg("dst", 16, "predicate written", classes="p", writable=True),
-        ScalarValue("a", 24, "first operand", value_at=384),
-        ScalarValue("b", 96, "second operand", value_at=448),
+        ScalarValue("a", 24, "first operand", value_at=384, default=None),
+        ScalarValue("b", 96, "second operand", value_at=448, default=None),
     ),
     positional=("dst", "a", "b"),
     constraints=(Constraint(1, "a and b are both integers or both floats", _comparable),),
@@ -207,7 +207,7 @@ LOOP = Row(
     unit=Exec.SCALAR,
     attributes=(
         Reg("counter", 16, "register that counts from 0", classes="s", writable=True),
-        ScalarValue("count", 24, "number of trips", value_at=384, classes="s"),
+        ScalarValue("count", 24, "number of trips", value_at=384, classes="s", default=None),
         Int("max", 96, "largest count a register may hold", size=32, high=MAX_TRIPS),
         Target("end", 448, "index of the matching ENDLOOP", implicit=True),
     ),
@@ -242,7 +242,7 @@ BR = Row(
     "not enter one, and stays in its function.",
     unit=Exec.SCALAR,
     attributes=(
-        Target("target", 384, "label of a later instruction"),
+        Target("target", 384, "label of a later instruction", default=None),
         Reg("if", 16, "predicate that must be set", classes="p"),
         Reg("unless", 24, "predicate that must be clear", classes="p"),
         Int("leaves", 96, "number of loops left by the branch", size=8, high=8, implicit=True),
@@ -259,7 +259,7 @@ CALL = Row(
     "CALL", 0x09, "control", "call a function",
     "Goes to a label and comes back at its RET. Calls may nest but not recurse.",
     unit=Exec.SCALAR,
-    attributes=(Target("target", 384, "label of the function"),),
+    attributes=(Target("target", 384, "label of the function", default=None),),
     positional=("target",),
     example="""
 .program call

@@ -21,8 +21,8 @@ def _divide(a: Array, b: Array) -> Array:
         return np.asarray(a / b)
     if np.any(b == 0):
         raise Trap("arithmetic", "EW.div: integer division by zero")
-    quotient = np.abs(a.astype(object)) // np.abs(b.astype(object))
-    return np.asarray(np.where((a < 0) == (b < 0), quotient, -quotient)).astype(np.int64)
+    quotient, remainder = np.floor_divide(a, b), np.mod(a, b)
+    return np.asarray(quotient + ((remainder != 0) & ((a < 0) != (b < 0))))
 
 
 def _modulo(a: Array, b: Array) -> Array:

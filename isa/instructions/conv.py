@@ -1,0 +1,121 @@
+"""CONV: convolution along one or two spatial axes, channels last, with an epilogue."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from dla.isa import epilogue, windows
+from dla.isa.attributes import Int
+from dla.isa.bounds import F32_EPSILON, ErrorBound
+from dla.isa.dtypes import FLOATS, Array
+from dla.isa.records import EPILOGUE, WINDOW
+from dla.isa.table import Alias, Constraint, Operand, Out, Role, Row, Site
+
+
+def convolve(x: Array, w: Array, groups: int, attributes: Mapping[str, Any]) -> Array:
+    """x [N, S..., C] with w [O, K..., C / groups] -> [N, P..., O]: one matrix product per group of channels."""
+    outputs, *kernel, depth = w.shape
+    taps = windows.slide(x, windows.geometry(attributes, len(kernel), tuple(kernel)), 0.0)
+    batch, *positions = taps.shape[: 1 + len(kernel)]
+    rows, terms = batch * int(np.prod(positions)), depth * int(np.prod(kernel))
+    patches = taps.reshape(rows, groups, terms).swapaxes(0, 1)  # [groups, rows, terms]
+    kernels = np.moveaxis(w, -1, 1).reshape(groups, outputs // groups, terms)
+    products = np.matmul(patches, kernels.swapaxes(1, 2))  # [groups, rows, O / groups]
+    return products.swapaxes(0, 1).reshape(batch, *positions, outputs)
+
+
+def semantics(
+    out: Out, x: Array, w: Array, *, groups: int, strides: tuple[int, ...], dilations: tuple[int, ...],
+    pads: tuple[int, ...], window: tuple[int, ...], **rest: Any,
+) -> Array:  # fmt: skip
+    """epilogue(convolution of x with w), accumulated in the machine's accumulator type.
+
+    x [N, S..., C], w [O, K..., C / groups] -> [N, P..., O], with zeros around x; epilogue operands broadcast to it.
+    """
+    shape = {"strides": strides, "dilations": dilations, "pads": pads, "window": window}
+    with np.errstate(all="ignore"):
+        return epilogue.apply(convolve(x, w, groups, shape), **rest)
+
+
+def _slack(reference: Array, operands: dict[str, Any], attributes: dict[str, Any]) -> Array:
+    x, w, groups = operands["x"], operands["w"], attributes["groups"]
+    terms = w.size // max(1, w.shape[0])
+    value = convolve(x, w, groups, attributes)
+    error = (terms + 4) * 2 * F32_EPSILON * convolve(np.abs(x), np.abs(w), groups, attributes)
+    steps = {name: operands[name] for name in ("bias", "residual", "gate")}
+    steps |= {name: attributes[name] for name in ("steps", "act", "act_alpha", "clamp_low", "clamp_high")}
+    return epilogue.slack(error, value, **steps)
+
+
+def _rank_fits(site: Site) -> bool:
+    spatial = [len(site.dims.prefixes[name]) for name in "PSK"]
+    one = spatial[0]
+    return (spatial == [one] * 3 and 1 <= one <= windows.MAX_SPATIAL
+            and windows.unused_at_default(site.attributes, one) and site.attributes["window"] == (1, 1))  # fmt: skip
+
+
+def _channels_fit(site: Site) -> bool:
+    groups = site.attributes["groups"]
+    return site["C"] == site["G"] * groups and site["O"] % groups == 0
+
+
+def _size_fits(site: Site) -> bool:
+    positions, sizes, kernel = (site.dims.sizes(name) for name in "PSK")
+    if not _rank_fits(site):
+        return True  # C1 already says so
+    return 0 not in kernel and windows.geometry(site.attributes, len(kernel), kernel).output(sizes) == positions
+
+
+def _flops(dims: Mapping[str, int], attributes: Mapping[str, Any]) -> int:
+    return 2 * dims["out"] * dims["w"] // max(1, dims["O"])
+
+
+ROW = Row(
+    "CONV", 0x38, "convolution", "convolution",
+    "Slides kernels over one or two spatial axes (cross-correlation, as networks mean it), channels last. Zeros "
+    "surround x. The channels fall into `groups`; each group of outputs sees one group of inputs, so groups = C is a "
+    "depthwise convolution. The sum is accumulated in f32, taken through the epilogue in the order written, and "
+    "rounded once. In one dimension the second entry of strides and dilations counts, and pads are [0, left, 0, right]. "
+    "Other layouts are views.",
+    types={"T": FLOATS, "O": FLOATS},
+    operands=(
+        Operand("out", Role.OUT, "[N, P..., O]", "O", "the result: sample, positions, output channel"),
+        Operand("x", Role.IN, "[N, S..., C]", "T", "input: sample, positions, channel"),
+        Operand("w", Role.IN, "[O, K..., G]", "T", "kernels: output channel, taps, channel within the group"),
+        *epilogue.operands("[N, P..., O]"),
+    ),
+    attributes=(Int("groups", 384, "groups of channels", default=1, low=1, high=2**24),),
+    records=(WINDOW, EPILOGUE),
+    static=("P", "S", "K", "C", "G", "O"),
+    constraints=(
+        Constraint(1, "out, x and w have the same number of spatial axes, one or two; with one, the first entry of each "
+                      "pair is not used; `window` is not written (w gives it)", _rank_fits),
+        Constraint(2, "C = G * groups, and groups divides O", _channels_fit),
+        Constraint(3, "along each axis P = floor((S + low + high - (dilation * (K - 1) + 1)) / stride) + 1, with K >= 1 "
+                      "and no window larger than the padded x", _size_fits),
+        epilogue.constraint(4),
+    ),
+    alias=Alias.NONE,
+    semantics=semantics,
+    error=ErrorBound("n = K... * G terms: (n + 4) * 2**-23 * CONV(|x|, |w|), carried through the epilogue, then one "
+                     "rounding", _slack),
+    flops=_flops,
+    flops_text="2 * elements of out * K... * G",
+    example="""
+.program conv
+.const x  : f32[1, 3, 3, 1] = [[[[1], [2], [3]], [[4], [5], [6]], [[7], [8], [9]]]]
+.const w  : f32[1, 2, 2, 1] = [[[[1], [0]], [[0], [1]]]]
+.const s  : f32[1, 4, 2] = [[[1, 10], [2, 20], [3, 30], [4, 40]]]
+.const d  : f32[2, 3, 1] = [[[1], [1], [1]], [[0], [1], [0]]]
+.const b  : f32[1] = [-10]
+.output y : f32[1, 2, 2, 1]
+.output z : f32[1, 2, 2]
+main:
+    CONV y, x, w bias=b act=relu                        ;! y = [[[[0], [0]], [[2], [4]]]]
+    CONV z, s, d strides=[1, 2] pads=[0, 1, 0, 0] groups=2  ;! z = [[[3, 10], [9, 30]]]
+    HALT
+""",
+)  # fmt: skip
