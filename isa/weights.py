@@ -43,16 +43,19 @@ class Weights:
         entry = self.header.get(key)
         if not isinstance(entry, dict) or key == "__metadata__":
             raise ContainerError(f"{self.name} holds no tensor {shown(key)}")
-        dtype, shape, span = (entry.get(name) for name in ("dtype", "shape", "data_offsets"))
-        if not (isinstance(dtype, str) and _are_sizes(shape) and _are_sizes(span) and len(span) == 2):
+        dtype, shape, span = entry.get("dtype"), _sizes(entry.get("shape")), _sizes(entry.get("data_offsets"))
+        if not isinstance(dtype, str) or shape is None or span is None or len(span) != 2:
             raise ContainerError(f"{self.name}: the header of tensor {shown(key)} is not valid")
         if not 0 <= span[0] <= span[1] <= len(self.data):
             raise ContainerError(f"{self.name}: tensor {shown(key)} lies outside the file")
-        return dtype, tuple(shape), self.data[span[0] : span[1]]
+        return dtype, shape, self.data[span[0] : span[1]]
 
 
-def _are_sizes(value: Any) -> bool:
-    return isinstance(value, list) and all(type(item) is int and 0 <= item < 2**63 for item in value)
+def _sizes(value: Any) -> tuple[int, ...] | None:
+    """`value` if it is a list of sizes."""
+    if not isinstance(value, list) or not all(type(item) is int and 0 <= item < 2**63 for item in value):
+        return None
+    return tuple(value)
 
 
 def open_weights(path: Path) -> Weights:
@@ -169,7 +172,7 @@ def move_out(program: Program, folder: Path, file: str) -> tuple[Program, list[C
             moved.append((tensor, data))
             end = tensor.descriptor.offset + tensor.descriptor.span
     entries = [
-        ExternalConst(t.descriptor.offset, data.nbytes, file, t.name, hashlib.sha256(data).digest())
+        ExternalConst(t.descriptor.offset, data.nbytes, file, t.name, hashlib.sha256(data.data).digest())
         for t, data in moved
     ]
     external = tuple(sorted((*program.external, *entries), key=lambda e: e.offset))
@@ -181,7 +184,7 @@ def _given(constants: Sequence[ConstBlock], descriptor: Descriptor) -> Array | N
     """The bytes of a const tensor if one block holds them all."""
     for block in constants:
         start = descriptor.offset - block.offset
-        if descriptor.span and 0 <= start and start + descriptor.span <= block.data.nbytes:
+        if descriptor.span and start >= 0 and start + descriptor.span <= block.data.nbytes:
             return block.data[start : start + descriptor.span]
     return None
 
@@ -209,4 +212,4 @@ def _safetensors(tensors: Sequence[tuple[Tensor, Array]]) -> list[Chunk]:
         position += data.nbytes
     text = json.dumps(header, separators=(",", ":")).encode()
     text += b" " * (-len(text) % 8)
-    return [len(text).to_bytes(8, "little"), text, *(memoryview(np.ascontiguousarray(d)).cast("B") for _, d in tensors)]
+    return [len(text).to_bytes(8, "little"), text, *(np.ascontiguousarray(d).data for _, d in tensors)]

@@ -30,7 +30,7 @@ def runs(blocks: Sequence[ConstBlock], external: Sequence[ExternalConst]) -> lis
     for block in blocks:
         if block.data.nbytes == 0:
             continue
-        data = memoryview(np.ascontiguousarray(block.data)).cast("B")
+        data = np.ascontiguousarray(block.data).data.cast("B")
         end = sum(result[-1][:2]) if result else 0
         if block.offset < end:
             raise ContainerError(f"the program cannot be written: constants overlap at byte {block.offset}")

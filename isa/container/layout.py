@@ -13,9 +13,9 @@ The section table follows, 24 bytes per section, sorted by kind, each kind at mo
      8 u64    offset, bytes                     16 u64    size, bytes
 
 Sections lie in the order of the table, each at the first multiple of its alignment (4096 for const data that is not
-empty, else 64) after the end of the one before; the bytes between are zero; the file ends where the last section ends. So there is
-exactly one place for every byte. A reader refuses a newer major version, an unknown required feature bit and an
-unknown required section, and skips an unknown optional section.
+empty, else 64) after the end of the one before; the bytes between are zero; the file ends where the last section
+ends. So there is exactly one place for every byte. A reader refuses a newer major version, an unknown
+required feature bit and an unknown required section, and skips an unknown optional section.
 """
 
 from __future__ import annotations
@@ -122,7 +122,9 @@ def _read_header(data: memoryview) -> tuple[int, int]:
         raise ContainerError("the file is empty")
     start = bytes(data[: len(MAGIC)])
     if start != MAGIC[: len(start)]:
-        raise ContainerError("this is not a .dlab file", hint="assemble .dla text first: dla asm program.dla -o program.dlab")
+        raise ContainerError(
+            "this is not a .dlab file", hint="assemble .dla text first: dla asm program.dla -o program.dlab"
+        )
     if len(data) < HEADER.size:
         raise ContainerError(f"the file is cut short: {len(data)} bytes, less than a header")
     _, _, major, minor, count, required, _, size = HEADER.unpack_from(data)
