@@ -1,1 +1,8 @@
-"""Text to `Program` and back."""
+"""Text to `Program` and back.
+
+`assemble` reads a text, `assemble_file` a file; `disassemble` writes the text that assembles to the same program.
+"""
+
+from dla.assembler.assembler import assemble, assemble_file
+
+__all__ = ["assemble", "assemble_file"]
