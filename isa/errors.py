@@ -57,8 +57,12 @@ class AssemblyError(DlaError):
 
     exit_code = 3
 
+    shown = 20  # diagnostics in the message; all are in `diagnostics`
+
     def __init__(self, diagnostics: list[Diagnostic]) -> None:
-        super().__init__("\n".join(str(d) for d in diagnostics))
+        more = len(diagnostics) - self.shown
+        texts = [str(d) for d in diagnostics[: self.shown]] + ([f"and {more} more errors"] if more > 0 else [])
+        super().__init__("\n".join(texts))
         self.diagnostics = diagnostics
 
 

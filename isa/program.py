@@ -8,6 +8,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from dla.isa.descriptor import Descriptor, Segment
 from dla.isa.dtypes import Array
 from dla.isa.table import Row
@@ -65,12 +67,16 @@ class DimSymbol:
     bound: int
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class ConstBlock:
     """Bytes of the const segment at `offset`: a flat u8 array, which may be a read-only memory map."""
 
     offset: int
     data: Array
+
+    def __eq__(self, other: object) -> bool:
+        same = isinstance(other, ConstBlock) and self.offset == other.offset
+        return same and np.array_equal(self.data, other.data)
 
 
 @dataclass(frozen=True)
