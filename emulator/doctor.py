@@ -1,0 +1,138 @@
+"""What this computer offers to the machines, what is missing, and how to get it."""
+
+from __future__ import annotations
+
+import enum
+import importlib.metadata
+import platform
+import re
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+MIN_COMPUTE_CAPABILITY = (8, 0)
+CUDA13_DRIVER = 580
+"""First driver that runs CUDA 13 programs (CUDA Toolkit release notes, table of driver versions)."""
+_CORE = ("numpy", "ml_dtypes", "lark", "click", "rich", "safetensors")
+_CUPY = ("cupy-cuda12x", "cupy-cuda13x", "cupy")
+
+
+class Level(enum.Enum):
+    """How much a finding matters."""
+
+    OK = "ok"
+    MISSING = "missing"  # something does not work without it
+    INFO = "info"
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One line of the report: what was looked at, what is there, and what to do if it is missing."""
+
+    subject: str
+    value: str
+    level: Level = Level.OK
+    remedy: str | None = None
+
+
+def examine() -> list[Finding]:
+    """Look at everything. Never fails: what cannot be examined is a finding."""
+    return [*_python(), *_gpu()]
+
+
+def _python() -> Iterator[Finding]:
+    yield Finding("Python", f"{platform.python_version()} ({sys.executable})")
+    yield Finding("system", f"{platform.system()} {platform.release()} {platform.machine()}")
+    for name in _CORE:
+        version = _version(name)
+        if version is None:
+            yield Finding(name, "not installed", Level.MISSING, f"pip install {name}")
+        else:
+            yield Finding(name, version)
+    yield Finding("golden machine", "works everywhere")
+
+
+def _version(package: str) -> str | None:
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return None
+
+
+def driver_version() -> str | None:
+    """Version of the NVIDIA driver, as the kernel module tells it; None where there is none."""
+    try:
+        text = Path("/proc/driver/nvidia/version").read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return None
+    found = re.search(r"Kernel Module\D*(\d[\d.]*)", text)
+    return found.group(1) if found else "unknown"
+
+
+def _gpu() -> Iterator[Finding]:
+    driver = driver_version()
+    if driver is None:
+        yield Finding(
+            "NVIDIA driver", "none found", Level.MISSING, "the gpu backend needs an NVIDIA GPU with its driver"
+        )
+    else:
+        yield Finding("NVIDIA driver", driver)
+    try:
+        import cupy
+    except ImportError as error:
+        major = int(driver.split(".")[0]) if driver and driver[0].isdigit() else CUDA13_DRIVER
+        extra = "cuda13" if major >= CUDA13_DRIVER else "cuda12"
+        broken = any(_version(name) for name in _CUPY)
+        value = f"cannot be imported: {error}" if broken else "not installed"
+        yield Finding("CuPy", value, Level.MISSING, f"pip install 'dla[{extra}]'")
+        return
+    yield Finding("CuPy", str(cupy.__version__))
+    yield from _nvrtc(cupy)
+    yield from _devices(cupy)
+
+
+def _nvrtc(cupy: Any) -> Iterator[Finding]:
+    try:
+        major, minor = cupy.cuda.nvrtc.getVersion()
+        yield Finding("NVRTC", f"{major}.{minor}")
+    except (ImportError, RuntimeError, AttributeError) as error:
+        yield Finding("NVRTC", f"does not load: {error}", Level.MISSING, "pip install 'dla[cuda12]', which brings it")
+    yield Finding("kernel cache", str(cupy.cuda.compiler.get_cache_dir()), Level.INFO)
+
+
+def _devices(cupy: Any) -> Iterator[Finding]:
+    runtime = cupy.cuda.runtime
+    try:
+        count = runtime.getDeviceCount()
+    except runtime.CUDARuntimeError as error:
+        yield Finding("GPU", f"none: {error}", Level.MISSING, "the gpu backend needs an NVIDIA GPU; golden needs none")
+        return
+    if count == 0:
+        yield Finding("GPU", "none", Level.MISSING, "the gpu backend needs an NVIDIA GPU; golden needs none")
+    for index in range(count):
+        facts = runtime.getDeviceProperties(index)
+        capability = (facts["major"], facts["minor"])
+        name = facts["name"].decode(errors="replace")
+        value = (
+            f"{name}, sm_{capability[0]}{capability[1]}, {facts['multiProcessorCount']} SMs, "
+            f"{facts['totalGlobalMem'] / 2**30:.0f} GiB"
+        )
+        if capability < MIN_COMPUTE_CAPABILITY:
+            yield Finding(f"GPU {index}", value, Level.MISSING, "the machine needs sm_80 (Ampere) or later")
+        else:
+            yield Finding(f"GPU {index}", value)
+    yield from _peers(runtime, count)
+
+
+def _peers(runtime: Any, count: int) -> Iterator[Finding]:
+    pairs = [(a, b) for a in range(count) for b in range(count) if a != b]
+    if not pairs:
+        yield Finding("peer access", "one GPU or none: not needed", Level.INFO)
+        return
+    missing = [f"{a}-{b}" for a, b in pairs if not runtime.deviceCanAccessPeer(a, b)]
+    if missing:
+        yield Finding("peer access", f"not between {', '.join(missing)}", Level.INFO)
+    else:
+        yield Finding("peer access", f"between all {count} GPUs")

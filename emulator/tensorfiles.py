@@ -1,0 +1,244 @@
+"""Tensors in files: .npy, .npz and .safetensors, read without trusting them, written whole or not at all.
+
+bf16 needs a word: NumPy's own formats have no name for it. `.npy` and `.npz` hold it as two raw bytes per element
+(type code V2, what NumPy writes for ml_dtypes' bfloat16), and V2 is read back as bf16; `.safetensors` names it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import io
+import math
+import sys
+import zipfile
+import zlib
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import BinaryIO
+
+import numpy as np
+import safetensors
+import safetensors.numpy
+from numpy.lib import format as npy_format
+
+from dla.isa.atomic import replacing
+from dla.isa.dtypes import Array, DType
+from dla.isa.errors import InputError
+from dla.isa.names import shown
+from dla.isa.program import Tensor
+
+FORMATS = (".npy", ".npz", ".safetensors")
+_WIDEST = 16  # bytes per element of the widest NumPy number (complex128): what a caller may mistakenly pass
+_SAFETENSORS_BYTES = {
+    "F64": 8,
+    "I64": 8,
+    "U64": 8,
+    "F32": 4,
+    "I32": 4,
+    "U32": 4,
+    "F16": 2,
+    "BF16": 2,
+    "I16": 2,
+    "U16": 2,
+}
+_RAW_BF16 = np.dtype("V2")
+
+
+@dataclass(frozen=True)
+class Stored:
+    """A tensor in a file, known by its header only; `read()` allocates and reads `nbytes`."""
+
+    where: str  # for messages, quoted
+    dtype: str
+    shape: tuple[int, ...]
+    nbytes: int
+    read: Callable[[], Array]
+
+
+def contents(path: Path) -> dict[str, Stored]:
+    """Every tensor in the file at `path` ("-" is .npy on stdin), by name; that of a .npy has the name "".
+
+    Raises InputError if the file is missing, damaged, holds Python objects or is of an unknown format.
+    """
+    if str(path) == "-":
+        data = sys.stdin.buffer.read()
+        return {"": _npy("<stdin>", len(data), partial(io.BytesIO, data))}
+    readers: dict[str, Callable[[Path], dict[str, Stored]]] = {
+        ".npy": lambda p: {"": _npy(f"'{p}'", p.stat().st_size, partial(p.open, "rb"))},
+        ".npz": _npz,
+        ".safetensors": _safetensors,
+    }
+    if path.suffix not in readers:
+        raise InputError(f"cannot tell the format of '{path}'", hint=f"end the name in {', '.join(FORMATS)}")
+    try:
+        return readers[path.suffix](path)
+    except OSError as error:
+        raise InputError(f"cannot read '{path}': {error.strerror or error}") from error
+
+
+def gather(specs: Sequence[str], expected: Mapping[str, Tensor], what: str = "input") -> dict[str, Array]:
+    """The tensors that `specs` name, for the program's `expected` tensors.
+
+    A spec is `FILE` (tensors by their names in the file), `NAME=FILE` or `NAME=FILE#KEY`. Data is read only after its
+    header is known to fit the declared size, so a small file cannot ask for a large allocation. Raises InputError.
+    """
+    found: dict[str, Array] = {}
+    for spec in specs:
+        for name, stored in _select(spec, expected, what):
+            if name not in expected:
+                names = ", ".join(expected) or "none"
+                raise InputError(
+                    f"the program has no {what} '{shown(name)}' (from '{spec}')", hint=f"its {what}s: {names}"
+                )
+            if name in found:
+                raise InputError(f"{what} '{name}' is given twice")
+            declared = expected[name].descriptor
+            if stored.nbytes > declared.elements * _WIDEST:
+                raise InputError(
+                    f"{what} '{name}' from {stored.where} is {stored.dtype}{list(stored.shape)}, too large for "
+                    f"{declared.dtype.text}{list(declared.bounds)}"
+                )
+            found[name] = stored.read()
+    return found
+
+
+def _select(spec: str, expected: Mapping[str, Tensor], what: str) -> list[tuple[str, Stored]]:
+    """(name in the program, tensor) for each tensor that one spec names."""
+    name, equals, rest = spec.partition("=")
+    file, _, key = (rest if equals else spec).partition("#")
+    stored = contents(Path(file))
+    if not equals:
+        if "" in stored:
+            if len(expected) != 1:
+                raise InputError(f"'{spec}' does not say which {what} it is for", hint=f"write NAME={spec}")
+            return [(next(iter(expected)), stored[""])]
+        return [(n, s) for n, s in stored.items() if not key or n == key]
+    if key or len(stored) > 1:
+        if (key or name) not in stored:
+            keys = shown(", ".join(sorted(stored))) or "none"
+            raise InputError(
+                f"'{file}' holds no tensor '{key or name}'", hint=f"write {name}={file}#KEY; its keys: {keys}"
+            )
+        return [(name, stored[key or name])]
+    if not stored:
+        raise InputError(f"'{file}' holds no tensors")
+    return [(name, next(iter(stored.values())))]
+
+
+def _npy(where: str, size: int, opened: Callable[[], AbstractContextManager[BinaryIO]]) -> Stored:
+    """The tensor in .npy data of `size` bytes, which `opened()` opens."""
+    with opened() as file:
+        try:
+            readers = {(1, 0): npy_format.read_array_header_1_0, (2, 0): npy_format.read_array_header_2_0}
+            version = npy_format.read_magic(file)
+            if version not in readers:
+                raise ValueError(f"version {version}")
+            shape, fortran, dtype = readers[version](file)
+        except (ValueError, EOFError) as error:
+            raise InputError(f"{where} is not a .npy file: {error}") from error
+        start = file.tell()
+    if dtype.hasobject:
+        raise InputError(f"{where} holds pickled Python objects, which dla never loads", hint="save numbers only")
+    nbytes = math.prod(shape) * dtype.itemsize
+    if start + nbytes != size:
+        raise InputError(f"{where} is damaged: its header asks for {nbytes:,} bytes of data, it has {size - start:,}")
+
+    def read() -> Array:
+        with opened() as file:
+            file.read(start)
+            array = np.frombuffer(file.read(nbytes), dtype=dtype)
+        array = array.reshape(shape[::-1]).T if fortran else array.reshape(shape)
+        return array.view(DType.BF16.numpy) if dtype == _RAW_BF16 else array.astype(dtype.newbyteorder("="), copy=False)
+
+    return Stored(where, dtype.name, shape, nbytes, read)
+
+
+def _npz(path: Path) -> dict[str, Stored]:
+    """The tensors of a .npz file: a zip of .npy members."""
+    found = {}
+    try:
+        with zipfile.ZipFile(path) as archive:
+            for info in archive.infolist():
+                name = info.filename.removesuffix(".npy")
+                stored = _npy(f"'{path}#{shown(name)}'", info.file_size, partial(archive.open, info))
+                found[name] = dataclasses.replace(stored, read=partial(_read_member, path, info, stored))
+    except (zipfile.BadZipFile, zlib.error, NotImplementedError, RuntimeError, EOFError, UnicodeDecodeError) as error:
+        raise InputError(f"'{path}' is not a .npz file: {error}") from error
+    return found
+
+
+def _read_member(path: Path, info: zipfile.ZipInfo, stored: Stored) -> Array:
+    try:
+        with zipfile.ZipFile(path) as archive:
+            return _npy(stored.where, info.file_size, partial(archive.open, info)).read()
+    except (zipfile.BadZipFile, zlib.error, EOFError) as error:
+        raise InputError(f"{stored.where} is damaged: {error}") from error
+
+
+def _safetensors(path: Path) -> dict[str, Stored]:
+    """The tensors of a .safetensors file, whose header the safetensors package checks against its size."""
+    path.stat()  # raises OSError for a missing file, which the package would not
+
+    def read(key: str) -> Array:
+        try:
+            with safetensors.safe_open(path, framework="numpy") as file:
+                return np.asarray(file.get_tensor(key))
+        except (safetensors.SafetensorError, TypeError, AttributeError) as error:
+            raise InputError(f"'{path}#{key}' cannot be read: {error}") from error
+
+    found = {}
+    try:
+        with safetensors.safe_open(path, framework="numpy") as file:
+            for key in file.keys():  # noqa: SIM118  # the file object is no dict and cannot be iterated
+                header = file.get_slice(key)
+                dtype, shape = header.get_dtype(), tuple(header.get_shape())
+                nbytes = math.prod(shape) * _SAFETENSORS_BYTES.get(dtype, 1)
+                found[key] = Stored(f"'{path}#{shown(key)}'", dtype, shape, nbytes, partial(read, key))
+    except safetensors.SafetensorError as error:
+        raise InputError(f"'{path}' is not a .safetensors file: {error}") from error
+    return found
+
+
+def save(outputs: Sequence[str], tensors: Mapping[str, Array], what: str = "output") -> list[Path]:
+    """Write `tensors` where `outputs` say, all or nothing; the paths written.
+
+    An output is `FILE` (.npz, .safetensors: every tensor; .npy: the only one) or `NAME=FILE`. Raises InputError.
+    """
+    plan: list[tuple[Path, dict[str, Array]]] = []
+    for spec in outputs:
+        name, equals, file = spec.partition("=")
+        if equals and name not in tensors:
+            raise InputError(f"the program has no {what} '{name}'", hint=f"its {what}s: {', '.join(tensors) or 'none'}")
+        path = Path(file if equals else spec)
+        chosen = {name: tensors[name]} if equals else dict(tensors)
+        if path.suffix not in FORMATS:
+            raise InputError(f"cannot tell the format of '{path}'", hint=f"end the name in {', '.join(FORMATS)}")
+        if path.suffix == ".npy" and len(chosen) != 1:
+            raise InputError(f"a .npy file holds one tensor, the program has {len(chosen)} {what}s",
+                             hint=f"write to a .npz file, or NAME={path} for one of: {', '.join(tensors)}")  # fmt: skip
+        plan.append((path, chosen))
+    if plan:
+        with replacing(*(path for path, _ in plan)) as files:
+            for (path, chosen), file in zip(plan, files, strict=True):
+                _write(path.suffix, chosen, file)
+    return [path for path, _ in plan]
+
+
+def _write(suffix: str, tensors: Mapping[str, Array], file: BinaryIO) -> None:
+    if suffix == ".safetensors":
+        file.write(safetensors.numpy.save({name: np.ascontiguousarray(array) for name, array in tensors.items()}))
+    elif suffix == ".npy":
+        npy_format.write_array(file, _nameable(next(iter(tensors.values()))), allow_pickle=False)
+    else:
+        with zipfile.ZipFile(file, "w") as archive:
+            for name, array in tensors.items():
+                # A ZipInfo has a constant date: the same tensors make the same bytes.
+                with archive.open(zipfile.ZipInfo(f"{name}.npy"), "w", force_zip64=True) as member:
+                    npy_format.write_array(member, _nameable(array), allow_pickle=False)
+
+
+def _nameable(array: Array) -> Array:
+    return array.view(_RAW_BF16) if array.dtype == DType.BF16.numpy else array
