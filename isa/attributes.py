@@ -26,7 +26,7 @@ class Attribute:
 
     `at` is the first bit, counted from bit 0 of byte 0, in the 512 bits of the word or record.
     `default` is what an absent keyword means. None means that it must be written, unless the attribute is `optional`
-    (or a Reg): then None, encoded as all zeros, is a value of its own, and its meaning is in `doc`.
+    (or a Reg): then None, "absent", encoded as all zeros, is a value of its own, and `doc` says what it means.
     `implicit` values are never written in assembly: the assembler works them out.
     """
 
@@ -381,8 +381,10 @@ class Reg(Attribute):
         return "a register (" + ", ".join(names[c] for c in self.classes) + ")"
 
 
-_FLOAT_TAG = 255
-_PRESENT_INTEGER_TAG = 254
+INTEGER_TAG = 0
+FLOAT_TAG = 255
+PRESENT_INTEGER_TAG = 254
+"""Tags of a `ScalarValue` that are no register codes."""
 
 
 @dataclass(frozen=True)
@@ -409,19 +411,19 @@ class ScalarValue(Attribute):
         if isinstance(value, float):
             if not math.isfinite(value):
                 raise ValueError(f"{self.name} must be {self.expects}, not {value}")
-            return _FLOAT_TAG | int.from_bytes(struct.pack("<d", value), "little") << 8
+            return FLOAT_TAG | int.from_bytes(struct.pack("<d", value), "little") << 8
         if not -(2**63) <= value < 2**63:
             raise ValueError(f"{self.name} does not fit in 64 bits: {value}")
-        return (_PRESENT_INTEGER_TAG if self.optional else 0) | (value & (2**64 - 1)) << 8
+        return (PRESENT_INTEGER_TAG if self.optional else 0) | (value & (2**64 - 1)) << 8
 
     def decode(self, raw: int) -> Any:
         tag, bits = raw & 255, raw >> 8
         data = bits.to_bytes(8, "little")
         if raw == 0 and self.optional:
             return None
-        if tag == (_PRESENT_INTEGER_TAG if self.optional else 0):
+        if tag == (PRESENT_INTEGER_TAG if self.optional else 0):
             return int.from_bytes(data, "little", signed=True)
-        if tag == _FLOAT_TAG:
+        if tag == FLOAT_TAG:
             value: float = struct.unpack("<d", data)[0]
             if not math.isfinite(value):
                 raise ContainerError(f"attribute {self.name} is not finite")

@@ -64,7 +64,7 @@ FLOATS = (DType.F32, DType.F16, DType.BF16)
 INDEXES = (DType.I32, DType.I64)
 INTS = (DType.I8, DType.U8, DType.I32, DType.I64)
 NUMBERS = FLOATS + INTS
-ALL = NUMBERS + (DType.BOOL,)
+ALL = (*NUMBERS, DType.BOOL)
 
 # Bits of precision (with the hidden one) and smallest normal exponent of each float type.
 _PRECISION = {DType.F32: (24, -126), DType.F16: (11, -14), DType.BF16: (8, -126)}
@@ -73,8 +73,8 @@ _PRECISION = {DType.F32: (24, -126), DType.F16: (11, -14), DType.BF16: (8, -126)
 def convert(values: Array, dtype: DType) -> Array:
     """Convert `values` to `dtype` by the machine's rules, on every backend alike.
 
-    float -> float and int -> float: round to nearest, ties to even; to bf16 always, and from integers to f16, by way
-    of f32 (what devices and ml_dtypes do).
+    float -> float and int -> float: round to nearest, ties to even, once (integers beyond 2**53 reach f16 and bf16
+    by way of f64).
     float -> int: truncate toward zero, saturate at the type's limits, NaN becomes 0.
     int -> int: keep the low bits (two's complement). anything -> bool: `value != 0`.
     """
@@ -87,14 +87,28 @@ def convert(values: Array, dtype: DType) -> Array:
         clipped = np.where(wide >= limits.max, limits.max, np.where(wide <= limits.min, limits.min, inside))
         return np.asarray(clipped.astype(dtype.numpy))
     with np.errstate(over="ignore", invalid="ignore"):
-        if dtype is DType.BF16 or (dtype is DType.F16 and not _is_float(values.dtype)):
-            values = values if values.dtype == dtype.numpy else values.astype(np.float32)
+        if dtype in (DType.F16, DType.BF16) and not _is_float(values.dtype):
+            values = values.astype(np.float64)
+        if dtype is DType.BF16 and values.dtype == np.float64:
+            values = _round_to_odd(values)
         return np.asarray(values.astype(dtype.numpy))
+
+
+def _round_to_odd(values: Array) -> Array:
+    """f64 values as f32, such that rounding those to bf16 is the same as rounding once (ml_dtypes goes by way of f32).
+
+    Boldo and Melquiond, Emulation of FMA and correctly rounded sums, 2008: truncate, and set the last bit if inexact.
+    """
+    nearest = np.asarray(values.astype(np.float32))
+    truncated = np.where(np.abs(nearest) > np.abs(values), np.nextafter(nearest, np.float32(0)), nearest)
+    inexact = (truncated != values) & ~np.isnan(values)
+    return np.asarray((truncated.view(np.uint32) | inexact).view(np.float32))
 
 
 def broadcast(values: Array, shape: tuple[int, ...]) -> Array:
     """`values` seen as `shape` by NumPy's rule."""
-    return np.asarray(np.broadcast_to(values, shape))
+    seen: Array = np.broadcast_to(values, shape)
+    return seen
 
 
 def _is_float(dtype: np.dtype[Any]) -> bool:

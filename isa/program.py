@@ -33,6 +33,10 @@ class Instruction:
     operands: tuple[Descriptor | None, ...] = ()
     attributes: Mapping[str, Any] = field(default_factory=dict)
 
+    def __post_init__(self) -> None:
+        if not self.sub and self.row.default_sub:
+            object.__setattr__(self, "sub", self.row.default_sub)
+
     @property
     def name(self) -> str:
         """`MNEMONIC` or `MNEMONIC.sub`."""

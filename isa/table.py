@@ -153,6 +153,7 @@ class Row:
     since: str = "1.0"
     unit: Exec = Exec.TENSOR
     subs: tuple[Sub, ...] = ()
+    default_sub: str = ""  # what the bare mnemonic means
     operands: tuple[Operand, ...] = ()
     types: Mapping[str, tuple[DType, ...]] = field(default_factory=dict)
     attributes: tuple[Attribute, ...] = ()
@@ -184,7 +185,8 @@ class Row:
 
     @cached_property
     def sub_codes(self) -> dict[str, int]:
-        return {s.name: s.code for s in self.subs}
+        codes = {s.name: s.code for s in self.subs}
+        return codes | {"": codes[self.default_sub]} if self.default_sub else codes
 
     @cached_property
     def sub_names(self) -> dict[int, str]:

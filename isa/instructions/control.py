@@ -243,8 +243,8 @@ BR = Row(
     unit=Exec.SCALAR,
     attributes=(
         Target("target", 384, "label of a later instruction", default=None),
-        Reg("if", 16, "predicate that must be set", classes="p"),
-        Reg("unless", 24, "predicate that must be clear", classes="p"),
+        Reg("if", 16, "predicate that must be set", classes="p", optional=True),
+        Reg("unless", 24, "predicate that must be clear", classes="p", optional=True),
         Int("leaves", 96, "number of loops left by the branch", size=8, high=8, implicit=True),
     ),
     positional=("target",),

@@ -14,10 +14,10 @@ def semantics(out: Out, x: Array) -> Array:
 
 ROW = Row(
     "COPY", 0x10, "data", "copy or convert a tensor",
-    "Copies x, broadcast to out's shape. Equal types move bits. Others convert: to a narrower float by rounding to "
-    "nearest even (to bf16 always, and from integers to f16, by way of f32), from float to integer by truncation with "
-    "saturation (NaN becomes 0), between integers by keeping the low bits, to bool by comparison with 0. Transposes, "
-    "slices and broadcasts are views and need no instruction of their own.",
+    "Copies x, broadcast to out's shape. Equal types move bits. Others convert: to a float by rounding to "
+    "nearest even, from float to integer by truncation with saturation (NaN becomes 0), between integers by keeping the "
+    "low bits, to bool by comparison with 0. Transposes, slices and broadcasts are views and need no instruction of "
+    "their own.",
     types={"O": ALL, "T": ALL},
     operands=(
         Operand("out", Role.OUT, "[B...]", "O", "the copy"),

@@ -35,7 +35,7 @@ def centre_and_power(
 
 
 def semantics(
-    out: Out, x: Array, mean: Array | None, var: Array | None, gain: Array | None, bias: Array | None,
+    out: Out, x: Array, gain: Array | None, bias: Array | None, mean: Array | None, var: Array | None,
     *, sub: str, eps: float, groups: int,
 ) -> Array:  # fmt: skip
     """(x - mean) / sqrt(variance + eps) * gain + bias, in the accumulator type; x [B..., C], the others [C]."""
@@ -68,7 +68,7 @@ def _slack(reference: Array, operands: dict[str, Any], attributes: dict[str, Any
 
 def _groups_fit(site: Site) -> bool:
     groups = site.attributes["groups"]
-    return groups >= 1 and site["C"] % groups == 0 if site.sub == "group" else groups == 0
+    return bool(groups >= 1 and site["C"] % groups == 0) if site.sub == "group" else not groups
 
 
 ROW = Row(
@@ -86,16 +86,16 @@ ROW = Row(
     operands=(
         Operand("out", Role.OUT, "[B..., C]", "O", "the result"),
         Operand("x", Role.IN, "[B..., C]", "T", "what is normalised"),
-        Operand("mean", Role.IN, "[C]", FLOATS, "mean of each channel, for batch", subs=("batch",)),
-        Operand("var", Role.IN, "[C]", FLOATS, "variance of each channel, for batch", subs=("batch",)),
         Operand("gain", Role.IN, "[C]", FLOATS, "factor of each channel", optional=True),
         Operand("bias", Role.IN, "[C]", FLOATS, "term of each channel", optional=True),
+        Operand("mean", Role.IN, "[C]", FLOATS, "mean of each channel, for batch", subs=("batch",)),
+        Operand("var", Role.IN, "[C]", FLOATS, "variance of each channel, for batch", subs=("batch",)),
     ),
     attributes=(
         F32("eps", 384, "added to the variance", default=1e-5),
         Int("groups", 416, "groups of channels, for group; 0 elsewhere", high=2**24),
     ),
-    positional=("out", "x"),
+    positional=("out", "x", "gain", "bias", "mean", "var"),
     static=("C",),
     constraints=(
         Constraint(1, "groups divides C for group, and is written for group only",
@@ -121,7 +121,7 @@ ROW = Row(
 .output b : f32[2, 2]
 .output c : f32[2, 2]
 main:
-    NORM.layer a, x gain=g eps=0            ;! a = [[-10, 100], [-10, 100]]
+    NORM.layer a, x, g eps=0                ;! a = [[-10, 100], [-10, 100]]
     NORM.batch b, x mean=m var=v eps=0      ;! b = [[0, 1], [-1.5, 0.5]]
     NORM.group c, x groups=2 eps=1          ;! c = [[0, 0], [0, 0]]
     HALT

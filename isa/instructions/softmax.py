@@ -38,10 +38,11 @@ def _slack(reference: Array, operands: dict[str, Any], attributes: dict[str, Any
 
 ROW = Row(
     "SOFTMAX", 0x42, "normalisation", "softmax and its logarithm",
-    "soft: exp(x - m) / sum(exp(x - m)) along the axis, with m the largest element. log: x - m - log(sum(exp(x - m))). "
+    "soft: exp(x - m) / sum(exp(x - m)) along the axis, with m the largest element; SOFTMAX alone means it. log: x - m - log(sum(exp(x - m))). "
     "A row of -infinity only (everything masked) gives 0 for soft and -infinity for log. A row with NaN or +infinity "
     "gives NaN.",
     subs=(Sub("soft", 0, "probabilities"), Sub("log", 1, "their logarithms")),
+    default_sub="soft",
     types={"O": FLOATS, "T": FLOATS},
     operands=(
         Operand("out", Role.OUT, "[B...]", "O", "the result"),
@@ -61,8 +62,8 @@ ROW = Row(
 .output y : f32[2, 2]
 .output z : f32[2, 2]
 main:
-    SOFTMAX.soft y, x axis=1        ;! y = [[0.5, 0.5], [1, 0]]
-    SOFTMAX.log  z, x axis=-1       ;! z = [[-0.6931472, -0.6931472], [0, -1e30]]
+    SOFTMAX     y, x axis=1         ;! y = [[0.5, 0.5], [1, 0]]
+    SOFTMAX.log z, x axis=-1        ;! z = [[-0.6931472, -0.6931472], [0, -1e30]]
     HALT
 """,
 )  # fmt: skip
