@@ -1,1 +1,114 @@
-"""dla: a deep-learning accelerator that exists as an instruction set, and the machines that emulate it."""
+"""dla: a deep-learning accelerator that exists as an instruction set, and the machines that emulate it.
+
+import dla
+
+program = dla.load("model.dlab")        # or a .dla text; dla.assemble(text) for a string
+result = dla.Machine("auto").run(program, {"x": images})
+result["p"]                             # an array
+"""
+
+from __future__ import annotations
+
+import importlib
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from dla.assembler import assemble, disassemble
+    from dla.emulator.api import Machine
+    from dla.emulator.backend import Session
+    from dla.emulator.result import Probe, Result
+    from dla.isa.errors import (
+        AssemblyError,
+        BackendError,
+        ContainerError,
+        DlaError,
+        InputError,
+        TimeoutTrap,
+        Trap,
+        VerifyError,
+    )
+    from dla.isa.program import Program
+    from dla.isa.verifier import verify
+
+__version__ = "0.1.0"
+
+# Imported when first used, so that `import dla` (and `dla --help`) loads neither NumPy nor the parser.
+_HOMES = {
+    "assemble": "dla.assembler",
+    "disassemble": "dla.assembler",
+    "Machine": "dla.emulator.api",
+    "Session": "dla.emulator.backend",
+    "Probe": "dla.emulator.result",
+    "Result": "dla.emulator.result",
+    "AssemblyError": "dla.isa.errors",
+    "BackendError": "dla.isa.errors",
+    "ContainerError": "dla.isa.errors",
+    "DlaError": "dla.isa.errors",
+    "InputError": "dla.isa.errors",
+    "TimeoutTrap": "dla.isa.errors",
+    "Trap": "dla.isa.errors",
+    "VerifyError": "dla.isa.errors",
+    "Program": "dla.isa.program",
+    "verify": "dla.isa.verifier",
+}
+
+__all__ = [
+    "AssemblyError",
+    "BackendError",
+    "ContainerError",
+    "DlaError",
+    "InputError",
+    "Machine",
+    "Probe",
+    "Program",
+    "Result",
+    "Session",
+    "TimeoutTrap",
+    "Trap",
+    "VerifyError",
+    "__version__",
+    "assemble",
+    "disassemble",
+    "load",
+    "save",
+    "verify",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module 'dla' has no attribute '{name}'")
+    value = getattr(importlib.import_module(_HOMES[name]), name)
+    globals()[name] = value  # found at once from now on
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})
+
+
+def load(path: str | Path) -> Program:
+    """The program in a `.dlab` file (by its suffix or its first bytes) or a `.dla` text.
+
+    Raises InputError if the file cannot be read, ContainerError or AssemblyError if it is not a program.
+    """
+    from dla.assembler import assemble_file
+    from dla.isa import container
+    from dla.isa.container.layout import MAGIC
+    from dla.isa.files import map_file
+
+    path = Path(path)
+    binary = path.suffix == ".dlab" or bytes(map_file(path)[: len(MAGIC)]) == MAGIC
+    return container.load(path) if binary else assemble_file(path)
+
+
+def save(program: Program, path: str | Path, *, external: str | Path | None = None) -> None:
+    """Write `program` to `path` as a `.dlab` file, whole or not at all.
+
+    With `external`, the name of a `.safetensors` file in the same folder, its weights go there instead.
+    Raises InputError where that cannot be written, ContainerError where the program has no encoding.
+    """
+    from dla.isa import container
+
+    container.save(program, Path(path), external=None if external is None else Path(external))

@@ -1,0 +1,128 @@
+"""Which instructions must wait for which: derived from what descriptors touch, never written in programs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from dla.emulator.footprint import Footprint, footprint
+from dla.emulator.reach import Reach
+from dla.emulator.timeline import Timeline
+from dla.isa.attributes import Reg, Target
+from dla.isa.descriptor import Descriptor, Dynamic, Segment
+from dla.isa.program import Instruction, Program
+from dla.isa.registers import Register, s
+from dla.isa.table import Role
+
+BARRIERS = frozenset(("HALT", "LOOP", "ENDLOOP", "BR", "CALL", "RET"))
+"""Instructions that end a straight-line block."""
+
+WINDOW = 1024
+"""Neighbouring instructions of a block among which dependencies are transitively reduced: bounds time and memory."""
+
+
+class Accesses:
+    """The accesses of single instructions to writable segments; footprints are worked out once per descriptor."""
+
+    def __init__(self, program: Program) -> None:
+        self._instructions = program.instructions
+        self._reach = Reach(program)
+        self._footprints: dict[int, Footprint] = {}  # by id of the descriptor, which the program keeps alive
+
+    def of(self, index: int) -> tuple[list[tuple[Segment, Footprint]], list[tuple[Segment, Footprint]]]:
+        """(reads, writes) of instruction `index`; read-only segments are left out."""
+        reads, writes = [], []
+        instruction = self._instructions[index]
+        for spec, descriptor in zip(instruction.row.operands, instruction.operands, strict=True):
+            if descriptor is not None and descriptor.segment.writable:
+                access = descriptor.segment, self._footprint(descriptor)
+                (writes if spec.role is Role.OUT else reads).append(access)
+        return reads, writes
+
+    def _footprint(self, descriptor: Descriptor) -> Footprint:
+        found = self._footprints.get(id(descriptor))
+        if found is None:
+            found = self._footprints[id(descriptor)] = footprint(descriptor, self._reach)
+        return found
+
+
+class Timelines:
+    """The timelines of all writable segments."""
+
+    def __init__(self, accesses: Accesses) -> None:
+        self._accesses = accesses
+        self.by_segment = {segment: Timeline() for segment in Segment if segment.writable}
+
+    def visit(self, index: int) -> set[int]:
+        """Record instruction `index`; the instructions visited before that it must wait for."""
+        reads, writes = self._accesses.of(index)
+        # What it writes is recorded last, so that it does not wait for itself (but for its execution before).
+        asked = [self.by_segment[segment].waits(where, writes=True) for segment, where in writes]
+        found: set[int] = set().union(*(f for f, _ in asked))
+        for segment, where in reads:
+            timeline = self.by_segment[segment]
+            waits, stand = timeline.waits(where, writes=False)
+            found |= waits
+            timeline.record(index, where, writes=False, stand=stand)
+        for (segment, where), (_, stand) in zip(writes, asked, strict=True):
+            self.by_segment[segment].record(index, where, writes=True, stand=stand)
+        return found
+
+
+def block_starts(program: Program) -> frozenset[int]:
+    """Instructions that control flow may reach other than from the one before, or only conditionally."""
+    found = set()
+    for index, instruction in enumerate(program.instructions):
+        if instruction.row.mnemonic in BARRIERS:
+            found.add(index + 1)
+            specs = instruction.row.all_attributes
+            found |= {v for k, v in instruction.attributes.items() if isinstance(specs[k], Target)}
+    return frozenset(found)
+
+
+def block_dependencies(program: Program, begin: int, end: int) -> list[set[int]]:
+    """For each instruction of the straight-line block begin..end, those of the block it must wait for, from 0.
+
+    Memory, registers (read, written, or in a descriptor) and the order of probes count.
+    """
+    timelines = Timelines(Accesses(program))
+    written: dict[Register | str, int] = {}
+    readers: dict[Register | str, set[int]] = {}
+    result = []
+    for index in range(begin, end):
+        instruction = program.instructions[index]
+        found = {j - begin for j in timelines.visit(index)} - {index - begin}
+        reads, writes = register_accesses(instruction)
+        for name in (*reads, *writes):
+            found |= {written[name]} if name in written else set()
+        for name in writes:
+            found |= readers.pop(name, set())
+        found.discard(index - begin)
+        for name in writes:
+            written[name] = index - begin
+        for name in reads:
+            readers.setdefault(name, set()).add(index - begin)
+        result.append(found)
+    return result
+
+
+def register_accesses(instruction: Instruction) -> tuple[set[Register | str], set[Register | str]]:
+    """(read, written) registers of one instruction; "probes" stands for the reports that PROBE leaves."""
+    reads: set[Register | str] = set()
+    writes: set[Register | str] = set()
+    specs = instruction.row.all_attributes
+    for name, value in instruction.attributes.items():
+        if isinstance(value, Register):
+            spec = specs[name]
+            (writes if isinstance(spec, Reg) and spec.writable else reads).add(value)
+    for descriptor in instruction.operands:
+        if descriptor is not None and descriptor.is_dynamic:
+            reads |= {s(register) for register in _registers(descriptor)}
+    if instruction.row.mnemonic == "PROBE":
+        writes.add("probes")
+    return reads, writes
+
+
+def _registers(descriptor: Descriptor) -> Iterable[int]:
+    if descriptor.offset_register is not None:
+        yield descriptor.offset_register
+    yield from (d.register for d in descriptor.dims if isinstance(d, Dynamic))
