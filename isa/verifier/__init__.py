@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from dla.isa.errors import Rejection, VerifyError
 from dla.isa.program import Program
-from dla.isa.verifier import control, extents, fields, operands, scalars, symbols
+from dla.isa.verifier import aliasing, control, extents, fields, initialisation, operands, scalars, symbols
 from dla.isa.verifier.rules import RULES, Report
 
 __all__ = ["RULES", "unproven", "verify"]
@@ -42,4 +42,8 @@ def _run(program: Program, report: Report) -> frozenset[tuple[int, str]]:
     if report.rejections or flow is None:
         return frozenset()
     states = scalars.analyse(program, flow)
-    return extents.check(program, states, report)
+    to_check = extents.check(program, states, report)
+    if not report.rejections:
+        aliasing.check(program, states, report)
+        initialisation.check(program, flow, states, report)
+    return to_check

@@ -10,6 +10,7 @@ from collections.abc import Iterator, Sequence
 
 from dla.isa.descriptor import Descriptor, Dynamic
 from dla.isa.program import Program
+from dla.isa.reach import Reach
 from dla.isa.table import Role
 from dla.isa.verifier.rules import Report
 from dla.isa.verifier.scalars import Interval, States
@@ -21,6 +22,7 @@ Operand = tuple[int, str]
 def check(program: Program, states: States, report: Report) -> frozenset[Operand]:
     """Report operands that cannot lie in their segments; the operands that the machine must check at run time."""
     unproven: set[Operand] = set()
+    reach = Reach(program)
     sound: set[int] = set()  # ids of static descriptors that are all right
     for index, instruction in enumerate(program.instructions):
         registers = states.get(index)
@@ -32,11 +34,12 @@ def check(program: Program, states: States, report: Report) -> frozenset[Operand
                                             "which cannot be written", index)  # fmt: skip
             if id(view) in sound:
                 continue
-            for rule, problem in _problems(view, program.segment_bytes.get(view.segment, 0), registers):
+            low, high = reach.limits(view)
+            for rule, problem in _problems(view, low, high, registers):
                 report.reject(rule, f"{spec.name} of {instruction.name} {problem}", index)
             if not view.is_dynamic:
                 sound.add(id(view))
-            elif registers is None or not _proven(view, program.segment_bytes.get(view.segment, 0), registers):
+            elif registers is None or not _proven(view, low, high, registers):
                 unproven.add((index, spec.name))
     return frozenset(unproven)
 
@@ -49,20 +52,25 @@ def address(view: Descriptor, registers: Sequence[Interval]) -> Interval:
     return min(ends), max(ends)
 
 
-def _problems(view: Descriptor, size: int, registers: Sequence[Interval] | None) -> Iterator[tuple[str, str]]:
-    """Rules that `view` breaks for certain. `registers` is None where the instruction is never reached."""
+def _problems(
+    view: Descriptor, first: int, end: int, registers: Sequence[Interval] | None
+) -> Iterator[tuple[str, str]]:
+    """Rules that `view` breaks for certain, if its bytes must lie in first..end (exclusive).
+
+    `registers` is None where the instruction is never reached.
+    """
     itemsize = view.dtype.itemsize
+    where = f"bytes {first} to {end} of segment {view.segment.text}"
     if view.offset % itemsize or view.offset_scale % itemsize:
         yield "V-ALIGN", f"is not at a multiple of its element size, {itemsize} bytes"
     if view.offset_register is None:
-        if view.offset + view.span > size:
-            yield "V-EXTENT", (f"ends at byte {view.offset + view.span} of segment {view.segment.text}, "
-                               f"which has {size}")  # fmt: skip
+        if view.offset + view.span > end:
+            yield "V-EXTENT", f"ends at byte {view.offset + view.span}, outside of {where}"
     elif registers is not None:
         low, high = address(view, registers)
-        if high < 0 or low + _smallest_span(view, registers) > size:
-            yield "V-EXTENT", (f"begins at byte {low} to {high} and lies outside of segment {view.segment.text}, "
-                               f"which has {size}")  # fmt: skip
+        span = _smallest_span(view, registers)
+        if span and (high < first or low + span > end):
+            yield "V-EXTENT", f"begins at byte {_show(low, high)}, and lies outside of {where}"
     for dim in view.dims:
         if registers is not None and isinstance(dim, Dynamic):
             low, high = registers[dim.register]
@@ -82,12 +90,12 @@ def _smallest_span(view: Descriptor, registers: Sequence[Interval]) -> int:
     return (sum((d - 1) * s for d, s in zip(dims, view.strides, strict=True)) + 1) * view.dtype.itemsize
 
 
-def _proven(view: Descriptor, size: int, registers: Sequence[Interval]) -> bool:
-    """Whether every value of the registers gives a view inside its segment, with dims inside their bounds."""
+def _proven(view: Descriptor, first: int, end: int, registers: Sequence[Interval]) -> bool:
+    """Whether every value of the registers gives a view inside first..end, with dims inside their bounds."""
     low, high = address(view, registers)
     dims_fit = all(
         registers[d.register][0] >= 0 and registers[d.register][1] <= d.bound
         for d in view.dims
         if isinstance(d, Dynamic)
     )
-    return dims_fit and low >= 0 and high + view.span <= size
+    return dims_fit and low >= first and high + view.span <= end
