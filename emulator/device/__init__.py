@@ -1,0 +1,1 @@
+"""The device machine: one persistent CUDA kernel that runs any program."""

@@ -1,0 +1,87 @@
+"""Compiling the machine through CuPy, once per GPU and build; CuPy keeps the result on disk."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from dla.emulator.device import source
+from dla.isa.errors import BackendError
+
+COMPILED: dict[tuple[int, str, bool], Kernel] = {}
+"""Builds of this process by (device, architecture, checked): every program runs on one of these."""
+
+
+@dataclass(frozen=True)
+class Kernel:
+    """A compiled build of the machine, ready to launch on one device."""
+
+    function: Any  # cupy.cuda.Function
+    shared_bytes: int
+    blocks: int  # one for each multiprocessor
+    architecture: str
+
+
+def import_cupy() -> Any:
+    """CuPy. Raises BackendError, saying how to get it, where it or a GPU is missing."""
+    try:
+        import cupy
+    except ImportError as error:
+        raise BackendError(
+            "the gpu backend needs CuPy, which is not installed",
+            hint="pip install 'dla[cuda12]' (driver 525 or later) or 'dla[cuda13]' (driver 580 or later)",
+        ) from error
+    try:
+        count = cupy.cuda.runtime.getDeviceCount()
+    except cupy.cuda.runtime.CUDARuntimeError as error:
+        raise BackendError(f"the gpu backend finds no GPU: {error}", hint="run `dla doctor`") from error
+    if count == 0:
+        raise BackendError("the gpu backend finds no GPU", hint="run `dla doctor`")
+    return cupy
+
+
+def native_architecture(cupy: Any) -> str:
+    """The architecture to compile for: with Hopper's own instructions where the GPU has them."""
+    capability = str(cupy.cuda.Device().compute_capability)
+    if int(capability) < 80:
+        raise BackendError(f"the GPU has compute capability {capability}, and the machine needs 80 (Ampere) or later")
+    return "sm_90a" if capability == "90" else f"sm_{capability}"
+
+
+def kernel(*, checked: bool, architecture: str | None, progress: Callable[[str], None]) -> Kernel:
+    """The build for the current device, compiled if this process has not yet. Raises BackendError.
+
+    `progress` is told what is happening before the compiler runs, which takes seconds the first time.
+    """
+    cupy = import_cupy()
+    target = architecture or native_architecture(cupy)
+    device = cupy.cuda.Device().id
+    found = COMPILED.get((device, target, checked))
+    if found:
+        return found
+    progress(f"compiling the machine for {target} (once; later starts use the cache)")
+    module = cupy.RawModule(
+        code=source.source(), backend="nvrtc", options=(*source.options(checked=checked), f"-arch={target}")
+    )
+    try:
+        function = module.get_function(source.KERNEL_NAME)
+    except cupy.cuda.compiler.CompileException as error:
+        raise BackendError(f"the machine does not compile for {target}: {error}") from error
+    shared_bytes = int(np.frombuffer(_read_global(cupy, module, "dla_shared_bytes", 4), np.uint32)[0])
+    limit = cupy.cuda.Device().attributes["MaxSharedMemoryPerBlockOptin"]
+    if shared_bytes > limit:
+        raise BackendError(f"the machine needs {shared_bytes} bytes of shared memory per block, the GPU has {limit}")
+    function.max_dynamic_shared_size_bytes = shared_bytes
+    blocks = cupy.cuda.Device().attributes["MultiProcessorCount"]
+    COMPILED[device, target, checked] = Kernel(function, shared_bytes, blocks, target)
+    return COMPILED[device, target, checked]
+
+
+def _read_global(cupy: Any, module: Any, name: str, size: int) -> bytes:
+    pointer = module.get_global(name)
+    host = np.empty(size, np.uint8)
+    cupy.cuda.runtime.memcpy(host.ctypes.data, pointer.ptr, size, cupy.cuda.runtime.memcpyDeviceToHost)
+    return host.tobytes()

@@ -1,0 +1,84 @@
+"""Compiles the machine without a GPU, for CI: `python -m dla.emulator.device.check_build`.
+
+Every architecture and build must compile without warnings and without spilled registers.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import re
+import sys
+from pathlib import Path
+
+from dla.emulator.device import source
+from dla.isa.errors import BackendError
+
+ARCHITECTURES = ("sm_80", "sm_90a")
+
+
+class Nvrtc:
+    """The few calls of NVRTC that a build needs, from the nvidia-cuda-nvrtc package (or the system's library)."""
+
+    def __init__(self) -> None:
+        self.lib = ctypes.CDLL(_library_path())
+
+    def compile(self, text: str, options: tuple[str, ...]) -> tuple[bytes, str]:
+        """(cubin, log) of `text`. Raises BackendError with the compiler's messages."""
+        program = ctypes.c_void_p()
+        self._check(self.lib.nvrtcCreateProgram(ctypes.byref(program), text.encode(), b"machine.cu", 0, None, None))
+        encoded = [option.encode() for option in options]
+        status = self.lib.nvrtcCompileProgram(program, len(encoded), (ctypes.c_char_p * len(encoded))(*encoded))
+        size = ctypes.c_size_t()
+        self._check(self.lib.nvrtcGetProgramLogSize(program, ctypes.byref(size)))
+        log = ctypes.create_string_buffer(size.value)
+        self._check(self.lib.nvrtcGetProgramLog(program, log))
+        if status:
+            raise BackendError(f"the machine does not compile:\n{log.value.decode()}")
+        self._check(self.lib.nvrtcGetCUBINSize(program, ctypes.byref(size)))
+        cubin = ctypes.create_string_buffer(size.value)
+        self._check(self.lib.nvrtcGetCUBIN(program, cubin))
+        self._check(self.lib.nvrtcDestroyProgram(ctypes.byref(program)))
+        return cubin.raw, log.value.decode()
+
+    def _check(self, status: int) -> None:
+        if status:
+            raise BackendError(f"NVRTC failed with status {status}")
+
+
+def _library_path() -> str:
+    """The NVRTC library: as a Python package, else whatever the loader finds."""
+    for folder in map(Path, sys.path):
+        for package in ("cuda_nvrtc", "cu13"):
+            found = sorted((folder / "nvidia" / package / "lib").glob("libnvrtc.so.*"))
+            if found:
+                return str(found[0])
+    return "libnvrtc.so"
+
+
+def build(nvrtc: Nvrtc, architecture: str, *, checked: bool) -> tuple[bytes, list[str], str]:
+    """(cubin, problems, resource summary) of one build."""
+    flags = (*source.options(checked=checked), f"-arch={architecture}", "-ftz=true", "--ptxas-options=-v")
+    cubin, log = nvrtc.compile(source.source(), flags)
+    problems = [line for line in log.splitlines() if "warning" in line]
+    problems += [line for line in log.splitlines() if re.search(r"[1-9]\d* bytes spill", line)]
+    registers = re.search(r"Used (\d+) registers", log)
+    summary = f"{architecture}{' checked' if checked else ''}: {len(cubin):,} bytes"
+    return cubin, problems, summary + (f", {registers[1]} registers" if registers else "")
+
+
+def main() -> int:
+    """Build everything; print a line for each build and each problem."""
+    nvrtc = Nvrtc()
+    failed = False
+    for architecture in ARCHITECTURES:
+        for checked in (False, True):
+            _, problems, summary = build(nvrtc, architecture, checked=checked)
+            print(summary)
+            for problem in problems:
+                print(f"  {problem}")
+            failed |= bool(problems)
+    return int(failed)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,211 @@
+"""The CUDA half of the table: constants, attribute accessors and dispatch, generated from the rows.
+
+Each tensor row `GEMM` gets an argument view `GemmArgs` and is dispatched to a handler that must exist in
+`kernel/gemm.cuh`:
+
+    struct GemmHandler {
+        static DEV u32 tiles(const GemmArgs& args);                                    // how many tiles it is split into
+        static DEV_CALL void run(const GemmArgs& args, u32 tile, const Block& block);  // one tile, by 256 threads
+    };
+
+A row without a handler is an error of the CUDA compiler that names `GemmHandler`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from dla.isa.activations import ACTIVATIONS
+from dla.isa import attributes
+from dla.isa.attributes import F32, Attribute, Axes, Enum, EnumList, Flag, IntList, Reg, ScalarValue, pieces
+from dla.isa.dtypes import DType
+from dla.isa.instructions import ROWS
+from dla.isa.records import RECORDS
+from dla.isa.registers import RegisterClass
+from dla.isa.table import OPERAND_SLOTS, RECORD_SLOTS, SUB, Exec, Row
+
+KERNEL_FOLDER = Path(__file__).parent / "kernel"
+TRAP_CATEGORIES = ("none", "index", "arithmetic", "loop", "assert", "extent", "bounds", "timeout", "internal")
+"""Categories in the order of their codes in a trap record."""
+
+_CPP_KEYWORDS = {"if", "not", "and", "or", "xor", "const", "float", "int", "bool", "double", "default", "register"}
+
+
+def worker_rows() -> list[Row]:
+    """The rows that workers execute: tensor rows, and PROBE, which reads a whole tensor."""
+    return [row for row in ROWS if row.unit is Exec.TENSOR or row.mnemonic == "PROBE"]
+
+
+def pascal(mnemonic: str) -> str:
+    """`GEMM` -> `Gemm`: the CUDA name of a row."""
+    return mnemonic.capitalize()
+
+
+def identifier(name: str) -> str:
+    """`name`, or `name_` where C++ has taken it."""
+    return f"{name}_" if name in _CPP_KEYWORDS else name
+
+
+def constants_and_views() -> str:
+    """The text of `generated.cuh`: everything that the machine's own code is written against."""
+    return "\n".join(
+        ["#pragma once", '#include "config.cuh"', *_constants(), *_scalar_table(), *_predicates(), _BITS, *_records(), ""]
+    )
+
+
+def handlers() -> str:
+    """The text of `handlers.cuh`: includes one file per row and dispatches to its handler."""
+    rows = worker_rows()
+    lines = ["#pragma once", '#include "decode.cuh"', '#include "views.cuh"']
+    lines += [f'#include "{row.mnemonic.lower()}.cuh"' for row in rows]
+    lines += ["DEV u32 tiles_of(const Work& w) {", "    switch (w.word[0] & 0xff) {"]
+    lines += [f"        case OP_{r.mnemonic}: return {pascal(r.mnemonic)}Handler::tiles({pascal(r.mnemonic)}Args(w));" for r in rows]
+    lines += ["        default: return 0;", "    }", "}"]
+    lines += ["DEV void run_tile(const Work& w, u32 tile, const Block& block) {", "    switch (w.word[0] & 0xff) {"]
+    lines += [
+        f"        case OP_{r.mnemonic}: {pascal(r.mnemonic)}Handler::run({pascal(r.mnemonic)}Args(w), tile, block); break;" for r in rows
+    ]
+    lines += ["        default: break;", "    }", "}", ""]
+    return "\n".join(lines)
+
+
+def views() -> str:
+    """The text of `views.cuh`: one argument view per row."""
+    return "\n".join(["#pragma once", '#include "state.cuh"', *(_view(row) for row in ROWS), ""])
+
+
+def activate() -> str:
+    """The text of `activate.cuh`: the switch over the activations that floats take (all but `not`)."""
+    lines = ["#pragma once", "DEV_CALL f32 activate_any(u32 kind, f32 x, f32 alpha) {", "    switch (kind) {"]
+    for a in ACTIVATIONS.values():
+        if a.name != "not":
+            alpha = f"isnan(alpha) ? {a.alpha!r}f : alpha" if a.alpha else "alpha"
+            lines.append(f"        case ACT_{a.name.upper()}: return activation_{a.name}(x, {alpha});")
+    return "\n".join([*lines, "        default: return x;", "    }", "}", ""])
+
+
+def _constants() -> Iterator[str]:
+    yield from (f"constexpr u32 OP_{row.mnemonic} = {row.opcode};" for row in ROWS)
+    for row in ROWS:
+        if row.mnemonic != "ACT":  # its sub-operations are the activations, below
+            yield from (f"constexpr u32 {row.mnemonic}_{sub.name.upper()} = {sub.code};" for sub in row.subs)
+    yield from (f"constexpr u32 ACT_{a.name.upper()} = {a.code};" for a in ACTIVATIONS.values())
+    yield from (f"constexpr u32 DTYPE_{d.name} = {d.value};" for d in DType)
+    yield from (f"constexpr u32 TRAP_{name.upper()} = {code};" for code, name in enumerate(TRAP_CATEGORIES))
+    yield f"constexpr u32 TAG_INTEGER = {attributes.INTEGER_TAG};"
+    yield f"constexpr u32 TAG_PRESENT_INTEGER = {attributes.PRESENT_INTEGER_TAG};"
+    yield f"constexpr u32 TAG_FLOAT = {attributes.FLOAT_TAG};"
+    for cls in RegisterClass:
+        yield f"constexpr u32 REG_{cls.prefix.upper()}{'0' if cls.count > 1 else ''} = {cls.first_code};"
+    for record in RECORDS:
+        for attribute in record.attributes:
+            if isinstance(attribute, EnumList):
+                prefix = attribute.name.removesuffix("s").upper()
+                yield from (f"constexpr u32 {prefix}_{name.upper()} = {code};" for name, code in attribute.choices.items())
+    for row in ROWS:
+        for attribute in row.attributes:
+            if isinstance(attribute, Enum):
+                prefix = f"{row.mnemonic}_{attribute.name.upper()}"
+                yield from (f"constexpr u32 {prefix}_{name.upper()} = {code};" for name, code in attribute.choices.items())
+
+
+def _scalar_table() -> Iterator[str]:
+    """Where the scalar operands of each row are: tag bit and value bit of the k-th."""
+    yield "DEV bool scalar_fields(u32 opcode, u32 k, u32& tag_bit, u32& value_bit) {"
+    yield "    switch (opcode << 1 | k) {"
+    for row in ROWS:
+        for k, attribute in enumerate(a for a in row.attributes if isinstance(a, ScalarValue)):
+            yield (
+                f"        case {row.opcode << 1 | k}: tag_bit = {attribute.at}; value_bit = {attribute.value_at}; "
+                f"return true;  // {row.mnemonic}.{attribute.name}"
+            )
+    yield "        default: return false;"
+    yield "    }"
+    yield "}"
+
+
+def _predicates() -> Iterator[str]:
+    yield "DEV bool has_records(u32 opcode) {"
+    yield "    switch (opcode) {"
+    yield from (f"        case OP_{row.mnemonic}:" for row in ROWS if row.records)
+    yield "            return true;"
+    yield "        default: return false;"
+    yield "    }"
+    yield "}"
+    yield "DEV u32 operand_count(u32 opcode) {"
+    yield "    switch (opcode) {"
+    yield from (f"        case OP_{row.mnemonic}: return {len(row.operands)};" for row in ROWS if row.operands)
+    yield "        default: return 0;"
+    yield "    }"
+    yield "}"
+
+
+_BITS = """
+// `width` bits at `at` in a word or record.
+template <u32 AT, u32 WIDTH> DEV u32 field(const u32* unit) {
+    static_assert(WIDTH <= 32 && AT % 32 + WIDTH <= 32, "a field lies within one u32");
+    constexpr u32 mask = WIDTH == 32 ? 0xffffffffu : (1u << (WIDTH % 32)) - 1;
+    return unit[AT / 32] >> (AT % 32) & mask;
+}
+template <u32 AT, u32 WIDTH> DEV i32 signed_field(const u32* unit) {
+    return static_cast<i32>(field<AT, WIDTH>(unit) << (32 - WIDTH)) >> (32 - WIDTH);
+}"""
+
+
+def _records() -> Iterator[str]:
+    for slot, (at, _) in enumerate(RECORD_SLOTS):
+        yield f'static_assert({at} == 32 * {1 + slot}, "decode.cuh finds record {slot} in u32 {1 + slot} of a word");'
+    yield f'static_assert({OPERAND_SLOTS[0][0]} == 128, "decode.cuh finds the operands from u32 4 of a word");'
+
+
+def _view(row: Row) -> str:
+    name = f"{pascal(row.mnemonic)}Args"
+    lines = [f"// {row.mnemonic}: {row.summary}", f"struct {name} {{", "    const Work& work;"]
+    lines.append(f"    DEV explicit {name}(const Work& decoded) : work(decoded) {{}}")
+    if row.subs:
+        lines.append(f"    DEV u32 sub() const {{ return field<{SUB[0]}, {SUB[1]}>(work.word); }}")
+    for index, operand in enumerate(row.operands):
+        lines.append(f"    DEV const Tensor& {identifier(operand.name)}() const {{ return work.operands[{index}]; }}")
+        if operand.optional or operand.step or operand.subs:
+            lines.append(f"    DEV bool has_{operand.name}() const {{ return work.operands[{index}].present; }}")
+    scalar = 0
+    for attribute in row.attributes:
+        if isinstance(attribute, ScalarValue):
+            lines.append(f"    DEV u32 {identifier(attribute.name)}() const {{ return {scalar}; }}  // index into work.scalars")
+            if attribute.optional:
+                lines.append(f"    DEV bool has_{attribute.name}() const {{ return field<{attribute.at}, 8>(work.word) != 0; }}")
+            scalar += 1
+        else:
+            lines.append(_accessor(attribute, "work.word"))
+    for slot, record in enumerate(row.records):
+        lines += [_accessor(attribute, f"work.records[{slot}]") for attribute in record.attributes]
+    return "\n".join([*lines, "};"])
+
+
+def _accessor(attribute: Attribute, unit: str) -> str:
+    """One method that reads `attribute` out of `unit`."""
+    name = identifier(attribute.name)
+    at, width = pieces(attribute)[0]
+    if isinstance(attribute, F32):
+        # An optional one that is absent reads as NaN.
+        return f"    DEV f32 {name}() const {{ return __uint_as_float(field<{at}, 32>({unit}) ^ {attribute.mask:#x}u); }}"
+    if isinstance(attribute, IntList):
+        return f"    DEV i32 {name}(u32 i) const {{ return {_list_entry(attribute, unit)}; }}"
+    if isinstance(attribute, EnumList):
+        size = attribute.size
+        return (
+            f"    DEV u32 {name}(u32 i) const {{ return {unit}[({at} + {size} * i) / 32] >> (({at} + {size} * i) % 32) & "
+            f"{(1 << size) - 1:#x}u; }}"
+        )
+    if isinstance(attribute, Flag):
+        return f"    DEV bool {name}() const {{ return field<{at}, 1>({unit}); }}"
+    if isinstance(attribute, Enum | Reg | Axes) or getattr(attribute, "low", 0) >= 0:
+        return f"    DEV u32 {name}() const {{ return field<{at}, {width}>({unit}); }}"
+    return f"    DEV i32 {name}() const {{ return signed_field<{at}, {width}>({unit}); }}"
+
+
+def _list_entry(attribute: IntList, unit: str) -> str:
+    if attribute.size != 32 or attribute.at % 32:
+        raise ValueError(f"{attribute.name}: lists are of aligned 32-bit entries")
+    return f"static_cast<i32>({unit}[{attribute.at // 32} + i])"

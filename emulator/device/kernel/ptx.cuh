@@ -1,0 +1,115 @@
+// The only file with inline assembly: one small function per instruction.
+#pragma once
+#include "config.cuh"
+
+DEV u32 shared_address(const void* p) { return static_cast<u32>(__cvta_generic_to_shared(p)); }
+
+// ---- clock ----
+DEV u64 nanoseconds() {
+    u64 t;
+    asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(t));
+    return t;
+}
+
+// ---- global memory, across blocks ----
+DEV u32 load_acquire(const u32* p) {
+    u32 v;
+    asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(v) : "l"(p) : "memory");
+    return v;
+}
+DEV u32 load_relaxed(const u32* p) {
+    u32 v;
+    asm volatile("ld.relaxed.gpu.global.u32 %0, [%1];" : "=r"(v) : "l"(p) : "memory");
+    return v;
+}
+DEV void store_relaxed(u32* p, u32 v) { asm volatile("st.relaxed.gpu.global.u32 [%0], %1;" ::"l"(p), "r"(v) : "memory"); }
+DEV void add_release(u32* p, u32 v) { asm volatile("red.release.gpu.global.add.u32 [%0], %1;" ::"l"(p), "r"(v) : "memory"); }
+DEV u32 fetch_add_acq_rel(u32* p, u32 v) {
+    u32 old;
+    asm volatile("atom.acq_rel.gpu.global.add.u32 %0, [%1], %2;" : "=r"(old) : "l"(p), "r"(v) : "memory");
+    return old;
+}
+DEV u32 compare_and_swap(u32* p, u32 expected, u32 desired) {
+    u32 old;
+    asm volatile("atom.acq_rel.gpu.global.cas.b32 %0, [%1], %2, %3;" : "=r"(old) : "l"(p), "r"(expected), "r"(desired) : "memory");
+    return old;
+}
+DEV void fence_gpu() { asm volatile("fence.acq_rel.gpu;" ::: "memory"); }
+
+// ---- barriers ----
+DEV void named_barrier(u32 id, u32 threads) { asm volatile("bar.sync %0, %1;" ::"r"(id), "r"(threads) : "memory"); }
+DEV void mbarrier_init(u64* b, u32 count) {
+    asm volatile("mbarrier.init.shared.b64 [%0], %1;" ::"r"(shared_address(b)), "r"(count) : "memory");
+}
+DEV void mbarrier_arrive(u64* b) {
+    asm volatile("{\n.reg .b64 s;\nmbarrier.arrive.shared.b64 s, [%0];\n}" ::"r"(shared_address(b)) : "memory");
+}
+DEV bool mbarrier_test(u64* b, u32 phase) {
+    u32 done;
+    asm volatile("{\n.reg .pred p;\n"
+#if __CUDA_ARCH__ >= 900
+                 "mbarrier.try_wait.parity.shared::cta.b64 p, [%1], %2;\n"
+#else
+                 "mbarrier.test_wait.parity.shared.b64 p, [%1], %2;\n"
+#endif
+                 "selp.u32 %0, 1, 0, p;\n}"
+                 : "=r"(done) : "r"(shared_address(b)), "r"(phase) : "memory");
+    return done != 0;
+}
+
+// ---- asynchronous copies, global to shared ----
+// Copies `bytes` (0..16) and fills the rest of the 16 with zeros. Both addresses 16-byte aligned.
+DEV void copy_async_16(void* shared, const void* global, u32 bytes) {
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(shared_address(shared)), "l"(global), "r"(bytes) : "memory");
+}
+DEV void copy_async_commit() { asm volatile("cp.async.commit_group;" ::: "memory"); }
+template <u32 N> DEV void copy_async_wait() { asm volatile("cp.async.wait_group %0;" ::"n"(N) : "memory"); }
+
+// ---- tensor cores ----
+// Four 8x8 matrices of 16-bit elements, one row address per lane.
+DEV void load_matrix_x4(u32 (&r)[4], u32 address) {
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3]) : "r"(address) : "memory");
+}
+DEV void load_matrix_x4_transposed(u32 (&r)[4], u32 address) {
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3]) : "r"(address) : "memory");
+}
+// d += a (16x16, row) * b (16x8, column), f32 accumulators.
+DEV void mma_bf16(f32 (&d)[4], const u32 (&a)[4], u32 b0, u32 b1) {
+    asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
+                 : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]) : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+}
+DEV void mma_f16(f32 (&d)[4], const u32 (&a)[4], u32 b0, u32 b1) {
+    asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
+                 : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]) : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+}
+
+// ---- number conversions ----
+DEV f32 f32_from_f16(u16 h) {
+    f32 f;
+    asm("cvt.f32.f16 %0, %1;" : "=f"(f) : "h"(h));
+    return f;
+}
+DEV u16 f16_from_f32(f32 f) {
+    u16 h;
+    asm("cvt.rn.f16.f32 %0, %1;" : "=h"(h) : "f"(f));
+    return h;
+}
+DEV f32 f32_from_bf16(u16 h) { return __uint_as_float(static_cast<u32>(h) << 16); }
+DEV u16 bf16_from_f32(f32 f) {
+    u16 h;
+    asm("cvt.rn.bf16.f32 %0, %1;" : "=h"(h) : "f"(f));
+    return h;
+}
+// Two neighbouring 16-bit elements in one register, `low` in the low half.
+DEV u32 pack_bf16(f32 low, f32 high) {
+    u32 r;
+    asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(r) : "f"(high), "f"(low));
+    return r;
+}
+DEV u32 pack_f16(f32 low, f32 high) {
+    u32 r;
+    asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(r) : "f"(high), "f"(low));
+    return r;
+}

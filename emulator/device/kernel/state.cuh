@@ -1,0 +1,104 @@
+// What the machine keeps: resolved operands, decoded work, the trap record, and what a tile's code gets to see.
+#pragma once
+#include "config.cuh"
+#include "ptx.cuh"
+#include "generated.cuh"
+
+// A resolved operand. The plan writes it for the bounds; the controller patches what registers change.
+// Operands that a row lets broadcast already have the rank and dims they broadcast to, with stride 0.
+struct Tensor : TensorFields {
+    DEV i64 elements() const {
+        i64 n = 1;
+        for (u32 k = 0; k < rank; ++k) n *= dims[k];
+        return n;
+    }
+    // Element offset (in elements) of the `linear`-th element in row-major order.
+    DEV i64 offset_of(u64 linear) const {
+        if (contiguous) return static_cast<i64>(linear);
+        i64 offset = 0;
+        if (linear >> 32) {
+            for (i32 k = rank - 1; k >= 0; --k) {
+                offset += static_cast<i64>(linear % static_cast<u32>(dims[k])) * strides[k];
+                linear /= static_cast<u32>(dims[k]);
+            }
+        } else {
+            u32 rest = static_cast<u32>(linear);
+            for (i32 k = rank - 1; k >= 0; --k) {
+                const u32 quotient = rest / static_cast<u32>(dims[k]);
+                offset += static_cast<i64>(rest - quotient * static_cast<u32>(dims[k])) * strides[k];
+                rest = quotient;
+            }
+        }
+        return offset;
+    }
+};
+static_assert(sizeof(Tensor) == sizeof(TensorFields) && sizeof(Tensor) % 16 == 0, "copied 16 bytes at a time");
+
+// One decoded instruction, handed from the controller to the workers.
+struct __align__(16) Work {
+    u32 word[WORD_BYTES / 4];
+    u32 records[2][WORD_BYTES / 4];  // zeros where the instruction has none: every attribute at its default
+    Tensor operands[MAX_OPERANDS];
+    i64 scalars[2];   // the ScalarValue attributes, in order, registers read: i64, or the bits of an f64
+    u32 scalar_is_float[2];
+    u32 instruction;  // index in the program
+    u32 tiles;
+    u32 first_tile;   // of this block; the next ones follow at a distance of gridDim.x
+    u32 waits;        // number of counters to wait for
+    u32 wait_counter[MAX_WAITS];
+    u32 wait_target[MAX_WAITS];
+    u32 signal;       // counter that counts the blocks that are done
+    u32 go;           // workers: every dependency is met
+};
+
+// What a tile's code sees of its block: 256 threads that may synchronise, and shared memory of its own.
+struct Block {
+    u32 thread;  // 0 .. WORKER_THREADS - 1
+    u32 warp;    // 0 .. WORKER_WARPS - 1, uniform in a warp
+    u32 lane;
+    char* scratch;  // SCRATCH_BYTES, 1024-byte aligned, undefined at the start of a tile
+    const Launch* launch;
+    u32 instruction;
+    u32* stop;   // shared: set once this block has trapped
+
+    DEV void sync() const { named_barrier(WORKER_BARRIER, WORKER_THREADS); }
+};
+
+// Claims the report for the first trap of a launch, and tells every block to stop.
+DEV_CALL void raise(const Launch* launch, u32 category, u32 instruction, u32 a = 0, u32 b = 0, u32 c = 0, u32 d = 0, u32 e = 0) {
+    Report* report = launch->report;
+    if (compare_and_swap(&report->claimed, 0, 1) == 0) {
+        report->category = category;
+        report->instruction = instruction;
+        report->detail[0] = a;
+        report->detail[1] = b;
+        report->detail[2] = c;
+        report->detail[3] = d;
+        report->detail[4] = e;
+        fence_gpu();
+        store_relaxed(launch->abort, 1);
+    }
+}
+
+// Called by a tile's code: traps, and lets the tile finish with any value that is safe to compute with.
+DEV void trap(const Block& block, u32 category, u32 detail = 0) {
+    *reinterpret_cast<volatile u32*>(block.stop) = 1;
+    raise(block.launch, category, block.instruction, detail);
+}
+
+// A wait that ends: polls until `done()` or, after the launch's time-out or a trap elsewhere, gives up with false.
+template <class Done, class Report> DEV bool spin(const Launch* launch, Done done, Report report) {
+    u64 start = 0;
+    for (u32 polls = 1;; ++polls) {
+        if (done()) return true;
+        if (polls % SPINS_PER_CHECK == 0) {
+            if (load_relaxed(launch->abort)) return false;
+            const u64 now = nanoseconds();
+            if (start == 0) start = now;
+            if (now - start > launch->timeout_ns) {
+                report();
+                return false;
+            }
+        }
+    }
+}

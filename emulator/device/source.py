@@ -1,0 +1,46 @@
+"""The machine's CUDA source as one text: includes flattened, generated parts filled in.
+
+One text, because CuPy's compile cache keys on the source text only and would not notice a changed include file.
+"""
+
+from __future__ import annotations
+
+import re
+from functools import lru_cache
+from pathlib import Path
+
+from dla.emulator.device import generate, layout
+
+KERNEL_FOLDER = Path(__file__).parent / "kernel"
+KERNEL_NAME = "dla_machine"
+_INCLUDE = re.compile(r'^#include "([a-z_]+\.cuh?)"$', re.MULTILINE)
+_GENERATED = {
+    "layout.cuh": layout.cuda,
+    "generated.cuh": generate.constants_and_views,
+    "views.cuh": generate.views,
+    "activate.cuh": generate.activate,
+    "handlers.cuh": generate.handlers,
+}
+
+
+@lru_cache(maxsize=None)
+def source() -> str:
+    """The whole kernel, ready for NVRTC. Raises FileNotFoundError naming the handler file that a row lacks."""
+    return _flatten("machine.cu", set())
+
+
+def _flatten(name: str, seen: set[str]) -> str:
+    """The text of kernel file `name` with its includes in place, each once."""
+    if name in seen:
+        return ""
+    seen.add(name)
+    generated = _GENERATED.get(name)
+    text = generated() if generated else (KERNEL_FOLDER / name).read_text()
+    text = text.replace("#pragma once\n", "")
+    # #line keeps the compiler's messages pointing at the file that people edit.
+    return _INCLUDE.sub(lambda match: f'{_flatten(match[1], seen)}\n#line 1 "{name}"', f'#line 1 "{name}"\n{text}')
+
+
+def options(*, checked: bool = False) -> tuple[str, ...]:
+    """Compiler options of a build, without the architecture. `checked` bounds-checks every access."""
+    return ("--std=c++17", "-lineinfo", *(("-DDLA_CHECKED",) if checked else ()))
