@@ -203,8 +203,7 @@ class Layer(nn.Module):
         The columns of qkv are q, k, v; within each, head h owns columns 16h..16h+15.
         """
         query, key, value = (
-            part.unflatten(-1, (self.HEADS, -1)).transpose(1, 2)
-            for part in self.qkv(x).chunk(3, dim=-1)
+            part.unflatten(-1, (self.HEADS, -1)).transpose(1, 2) for part in self.qkv(x).chunk(3, dim=-1)
         )
         scores = query @ key.transpose(-1, -2) / math.sqrt(query.shape[-1])
         heads = scores.softmax(dim=-1) @ value
