@@ -2,6 +2,10 @@
 
 After TOSA 1.0 ("Floating-point arithmetic errors"): moves and integers are exact; elementwise functions are bounded
 in ULPs; sums of products by the number of terms times the sum of magnitudes.
+
+Sums of n terms have (n + 4) * 2**-23 * (sum of magnitudes). The classic forward bound for any order of summation
+(Higham, Accuracy and Stability of Numerical Algorithms, 4.2) has n * 2**-24; twice that leaves room for tensor cores,
+which truncate where a scalar unit would round.
 """
 
 from __future__ import annotations
@@ -53,26 +57,3 @@ class ErrorBound:
 
 
 EXACT = ErrorBound("bit-equal", None)
-
-
-def ulps(count: float, absolute: float = 0.0) -> ErrorBound:
-    """`count` ULPs of f32 (plus `absolute`), then one rounding to the output type."""
-    return ErrorBound(
-        f"{count:g} ULP of f32" + (f" + {absolute:g}" if absolute else "") + ", then one rounding to the output type",
-        lambda reference, operands, attributes: count * ulp(reference, DType.F32) + absolute,
-    )
-
-
-def accumulated(text: str, terms_and_magnitude: Callable[[dict[str, Any], dict[str, Any]], tuple[int, Array]]) -> ErrorBound:
-    """(terms + 4) * 2**-23 * magnitude, then one rounding: for sums.
-
-    `terms_and_magnitude(operands, attributes)` gives the number of terms and the sum of their magnitudes.
-    The classic forward bound for any order of summation (Higham, Accuracy and Stability, 4.2) has terms * 2**-24;
-    twice that leaves room for tensor cores, which truncate where a scalar unit would round.
-    """
-
-    def slack(reference: Array, operands: dict[str, Any], attributes: dict[str, Any]) -> Array:
-        terms, magnitude = terms_and_magnitude(operands, attributes)
-        return np.asarray((terms + 4) * 2 * F32_EPSILON * magnitude)
-
-    return ErrorBound(text, slack)

@@ -124,9 +124,4 @@ def ulp(values: Array, dtype: DType) -> Array:
     precision, min_exponent = _PRECISION[dtype]
     magnitude = np.where(np.isfinite(values), np.abs(values), 0.0).astype(np.float64)
     _, exponent = np.frexp(magnitude)
-    return np.ldexp(1.0, np.maximum(exponent - 1, min_exponent) - (precision - 1))
-
-
-def smallest_normal(dtype: DType) -> float:
-    """The smallest positive normal number of float type `dtype`."""
-    return float(np.ldexp(1.0, _PRECISION[dtype][1]))
+    return np.asarray(np.ldexp(1.0, np.maximum(exponent - 1, min_exponent) - (precision - 1)))

@@ -12,7 +12,8 @@ WINDOW = Record(
     1,
     (
         IntList("strides", 32, "step of the window along each spatial axis", default=(1, 1), low=1, high=_SIZE),
-        IntList("dilations", 96, "distance between window elements, per spatial axis", default=(1, 1), low=1, high=_SIZE),
+        IntList("dilations", 96, "distance of window elements along each spatial axis", default=(1, 1), low=1,
+                high=_SIZE),
         IntList("pads", 160, "rows and columns added before and after: [top, left, bottom, right]",
                 length=4, default=(0, 0, 0, 0), high=_SIZE),
         IntList("window", 288, "extent of the window along each spatial axis", default=(1, 1), low=1, high=_SIZE),

@@ -68,7 +68,7 @@ Scalar = int | float | Register
 
 
 def kind(value: Scalar) -> str:
-    """ "s", "f" or "p" for a register; "int" or "float" for an immediate."""
+    """Tell a value's kind: "s", "f" or "p" for a register; "int" or "float" for an immediate."""
     if isinstance(value, Register):
         return "s" if value.is_int else value.cls.prefix
     return "float" if isinstance(value, float) else "int"

@@ -6,13 +6,15 @@
     [~B..., M, K]   leading dims that broadcast to B (NumPy's rule: aligned right, equal or 1)
     ~[B..., M, N]   the whole shape broadcasts to that shape
     [N, 1]          a literal size
+
+Names are capital letters and digits.
 """
 
 from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cache
 
 from dla.isa.descriptor import Dim, Dynamic, bound_of
 
@@ -37,7 +39,7 @@ class ShapePattern:
         return ([self.prefix] if self.prefix else []) + [f for f in self.fixed if isinstance(f, str)]
 
 
-@lru_cache(maxsize=None)
+@cache
 def parse(text: str) -> ShapePattern:
     """Parse one pattern. Raises ValueError: patterns are written in rows, never by users."""
     broadcasts = text.startswith("~")

@@ -110,12 +110,13 @@ def _heads_fit(site: Site) -> bool:
 
 ROW = Row(
     "ATTENTION", 0x48, "attention", "scaled dot-product attention",
-    "Computes softmax(s) @ v with s = scale * q @ k.T, per sample and head. Each of the HK key heads serves H / HK query "
-    "heads that follow one another (HK = H: multi-head, HK = 1: multi-query). The order on a score is: scale, soft cap "
-    "(softcap * tanh(s / softcap)), mask. Query i sits at key i + position (by default the last query sits at the last "
-    "key); `causal` hides the keys after it, and `window` those `window` or more before it. A bool mask hides where it "
-    "is false; a float mask is added. A query that sees no key gives 0, and -infinity for lse. One call with S = 1 and "
-    "a dynamic T decodes a token from a cache. Machines may round probabilities to v's type before they meet v.",
+    "Computes softmax(s) @ v with s = scale * q @ k.T, per sample and head. Each of the HK key heads serves H / HK "
+    "query heads that follow one another (HK = H: multi-head, HK = 1: multi-query). The order on a score is: scale, "
+    "soft cap (softcap * tanh(s / softcap)), mask. Query i sits at key i + position (by default the last query sits at "
+    "the last key); `causal` hides the keys after it, and `window` those `window` or more before it. A bool mask hides "
+    "where it is false; a float mask is added. A query that sees no key gives 0, and -infinity for lse. One call with "
+    "S = 1 and a dynamic T decodes a token from a cache. Machines may round probabilities to v's type "
+    "before they meet v.",
     types={"O": FLOATS, "T": FLOATS},
     operands=(
         Operand("out", Role.OUT, "[B, H, S, D2]", "O", "the result"),
@@ -142,8 +143,8 @@ ROW = Row(
     ),
     semantics=semantics,
     error=ErrorBound("e = (D + 8) * 2**-23 * scale * |q| @ |k|.T + 2**-21 * (|s| + 1) (+ 2**-20 * softcap), p the "
-                     "probabilities, u = 2**-8 if v's values fit bf16, 2**-11 if they fit f16, else 0: 2 * (p * e) @ |v| + "
-                     "(2 * sum(p * e) + u + (T + 8) * 2**-22) * p @ |v|; lse 2 * sum(p * e) + (T + 8) * 2**-23 + "
+                     "probabilities, u = 2**-8 if v's values fit bf16, 2**-11 if they fit f16, else 0: 2 * (p * e) @ "
+                     "|v| + (2 * sum(p * e) + u + (T + 8) * 2**-22) * p @ |v|; lse 2 * sum(p * e) + (T + 8) * 2**-23 + "
                      "2**-22 * |lse|; then one rounding", _slack),
     flops=_flops,
     flops_text="2 * B * H * S * T * (D + D2)",

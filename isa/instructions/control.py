@@ -195,8 +195,8 @@ main:
 def _loop_bounded(site: Site) -> bool:
     count, limit = site.attributes["count"], site.attributes["max"]
     if kind(count) == "int":
-        return limit == 0 and 0 <= count <= MAX_TRIPS
-    return kind(count) == "s" and limit >= 1
+        return bool(limit == 0 and 0 <= count <= MAX_TRIPS)
+    return kind(count) == "s" and bool(limit >= 1)
 
 
 LOOP = Row(

@@ -16,7 +16,7 @@ from dla.isa.table import Alias, Constraint, Operand, Out, Role, Row, Site
 
 
 def convolve(x: Array, w: Array, groups: int, attributes: Mapping[str, Any]) -> Array:
-    """x [N, S..., C] with w [O, K..., C / groups] -> [N, P..., O]: one matrix product per group of channels."""
+    """Convolve x [N, S..., C] with w [O, K..., C / groups] -> [N, P..., O]: one matrix product per group."""
     outputs, *kernel, depth = w.shape
     taps = windows.slide(x, windows.geometry(attributes, len(kernel), tuple(kernel)), 0.0)
     batch, *positions = taps.shape[: 1 + len(kernel)]
@@ -24,7 +24,8 @@ def convolve(x: Array, w: Array, groups: int, attributes: Mapping[str, Any]) -> 
     patches = taps.reshape(rows, groups, terms).swapaxes(0, 1)  # [groups, rows, terms]
     kernels = np.moveaxis(w, -1, 1).reshape(groups, outputs // groups, terms)
     products = np.matmul(patches, kernels.swapaxes(1, 2))  # [groups, rows, O / groups]
-    return products.swapaxes(0, 1).reshape(batch, *positions, outputs)
+    result: Array = products.swapaxes(0, 1).reshape(batch, *positions, outputs)
+    return result
 
 
 def semantics(
@@ -59,7 +60,7 @@ def _rank_fits(site: Site) -> bool:
 
 def _channels_fit(site: Site) -> bool:
     groups = site.attributes["groups"]
-    return site["C"] == site["G"] * groups and site["O"] % groups == 0
+    return bool(site["C"] == site["G"] * groups and site["O"] % groups == 0)
 
 
 def _size_fits(site: Site) -> bool:
@@ -78,8 +79,8 @@ ROW = Row(
     "Slides kernels over one or two spatial axes (cross-correlation, as networks mean it), channels last. Zeros "
     "surround x. The channels fall into `groups`; each group of outputs sees one group of inputs, so groups = C is a "
     "depthwise convolution. The sum is accumulated in f32, taken through the epilogue in the order written, and "
-    "rounded once. In one dimension the second entry of strides and dilations counts, and pads are [0, left, 0, right]. "
-    "Other layouts are views.",
+    "rounded once. In one dimension the second entry of strides and dilations counts, and pads are [0, left, 0, "
+    "right]. Other layouts are views.",
     types={"T": FLOATS, "O": FLOATS},
     operands=(
         Operand("out", Role.OUT, "[N, P..., O]", "O", "the result: sample, positions, output channel"),
@@ -91,11 +92,11 @@ ROW = Row(
     records=(WINDOW, EPILOGUE),
     static=("P", "S", "K", "C", "G", "O"),
     constraints=(
-        Constraint(1, "out, x and w have the same number of spatial axes, one or two; with one, the first entry of each "
-                      "pair is not used; `window` is not written (w gives it)", _rank_fits),
+        Constraint(1, "out, x and w have the same number of spatial axes, one or two; with one, the first entry of "
+                      "each pair is not used; `window` is not written (w gives it)", _rank_fits),
         Constraint(2, "C = G * groups, and groups divides O", _channels_fit),
-        Constraint(3, "along each axis P = floor((S + low + high - (dilation * (K - 1) + 1)) / stride) + 1, with K >= 1 "
-                      "and no window larger than the padded x", _size_fits),
+        Constraint(3, "along each axis P = floor((S + low + high - (dilation * (K - 1) + 1)) / stride) + 1, with K >= "
+                      "1 and no window larger than the padded x", _size_fits),
         epilogue.constraint(4),
     ),
     alias=Alias.NONE,

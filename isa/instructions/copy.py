@@ -8,16 +8,16 @@ from dla.isa.table import Alias, Operand, Out, Role, Row
 
 
 def semantics(out: Out, x: Array) -> Array:
-    """x (its own type), broadcast to out's shape, as out's type; a move where the types are equal."""
+    """The elements of x (own type), broadcast to out's shape, as out's type; a move where the types are equal."""
     return dtypes.broadcast(x if x.dtype == out.dtype.numpy else dtypes.convert(x, out.dtype), out.shape)
 
 
 ROW = Row(
     "COPY", 0x10, "data", "copy or convert a tensor",
     "Copies x, broadcast to out's shape. Equal types move bits. Others convert: to a float by rounding to "
-    "nearest even, from float to integer by truncation with saturation (NaN becomes 0), between integers by keeping the "
-    "low bits, to bool by comparison with 0. Transposes, slices and broadcasts are views and need no instruction of "
-    "their own.",
+    "nearest even, from float to integer by truncation with saturation (NaN becomes 0), between integers by keeping "
+    "the low bits, to bool by comparison with 0. Transposes, slices and broadcasts are views and need no instruction "
+    "of their own.",
     types={"O": ALL, "T": ALL},
     operands=(
         Operand("out", Role.OUT, "[B...]", "O", "the copy"),

@@ -10,7 +10,7 @@ from dla.isa.table import Operand, Out, Role, Row
 
 
 def semantics(out: Out, *, value: int | float | bool) -> Array:
-    """out's shape, full of `value` (i64, f64 or bool, as the number or register is)."""
+    """An array of out's shape, full of `value` (i64, f64 or bool, as the number or register is)."""
     return np.full(out.shape, value)
 
 

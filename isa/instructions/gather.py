@@ -11,7 +11,7 @@ from dla.isa.table import Constraint, Operand, Out, Role, Row, Site, axis_below_
 
 
 def semantics(out: Out, x: Array, indices: Array, *, axis: int) -> Array:
-    """x's slices (own type) at `indices` along axis: shape x[:axis] + indices.shape + x[axis + 1:]."""
+    """The slices of x (own type) at `indices` along axis: shape x[:axis] + indices.shape + x[axis + 1:]."""
     n = x.shape[axis]
     outside = (indices < 0) | (indices >= n)
     if np.any(outside):

@@ -17,9 +17,7 @@ from dla.isa.table import Alias, Constraint, Operand, Out, Role, Row, Site
 INTEGER_INPUTS = (DType.I8, DType.U8)
 
 
-def semantics(
-    out: Out, a: Array, b: Array, c: Array | None, *, alpha: float, beta: float, **rest: Any
-) -> Array:
+def semantics(out: Out, a: Array, b: Array, c: Array | None, *, alpha: float, beta: float, **rest: Any) -> Array:
     """epilogue(alpha * a @ b + beta * c), accumulated in the machine's accumulator type.
 
     a [~B..., M, K], b [~B..., K, N], c and epilogue operands broadcast to out [B..., M, N].

@@ -2,22 +2,24 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
 from dla.isa.attributes import Axis, ScalarValue
 from dla.isa.bounds import ErrorBound
-from dla.isa.dtypes import NUMBERS, Array
+from dla.isa.dtypes import NUMBERS, Array, broadcast
 from dla.isa.table import Constraint, Operand, Out, Role, Row, axis_below_rank
 
 
 def semantics(out: Out, *, start: int | float, step: int | float, axis: int) -> Array:
-    """start + step * (index along axis), in i64 if both are integers, else in f64."""
-    exact = isinstance(start, int) and isinstance(step, int)
-    index = np.arange(out.shape[axis], dtype=np.int64 if exact else np.float64)
+    """The sum start + step * (index along axis), in i64 if both are integers, else in f64."""
+    wide: type[Any] = np.int64 if isinstance(start, int) and isinstance(step, int) else np.float64
+    index = np.arange(out.shape[axis], dtype=wide)
     column = [1] * len(out.shape)
     column[axis] = out.shape[axis]
-    with np.errstate(over="ignore"):
-        return np.asarray(np.broadcast_to((start + step * index).reshape(column), out.shape))
+    with np.errstate(over="ignore", invalid="ignore"):
+        return broadcast((wide(start) + wide(step) * index).reshape(column), out.shape)
 
 
 ROW = Row(

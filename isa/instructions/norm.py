@@ -13,7 +13,7 @@ from dla.isa.table import Alias, Constraint, Operand, Out, Role, Row, Site, Sub
 
 
 def _grouped(x: Array, groups: int) -> tuple[Array, tuple[int, ...]]:
-    """x [N, S..., C] as [N, S..., groups, C / groups], and the axes over which one group extends."""
+    """View x [N, S..., C] as [N, S..., groups, C / groups], and tell the axes over which one group extends."""
     return x.reshape(*x.shape[:-1], groups, x.shape[-1] // groups), (*range(1, x.ndim - 1), x.ndim)
 
 
@@ -49,7 +49,7 @@ def semantics(
 
 
 def _slack(reference: Array, operands: dict[str, Any], attributes: dict[str, Any]) -> Array | float:
-    """Statistics of n elements are off by (n + 4) roundings; a centre that is off by d shifts y, and adds d**2 to var."""
+    """Statistics of n elements are off by n roundings; a centre that is off by d shifts y, and adds d**2 to var."""
     x, sub, groups = operands["x"], attributes["sub"], attributes["groups"]
     if x.size == 0:
         return 0.0
@@ -74,10 +74,10 @@ def _groups_fit(site: Site) -> bool:
 ROW = Row(
     "NORM", 0x40, "normalisation", "normalise",
     "y = (x - mean) / sqrt(variance + eps), then times gain and plus bias where they are written. layer: mean and "
-    "variance (of the population) over the last axis. rms: no mean; the mean square over the last axis. batch: mean and "
-    "var are operands, one per channel (inference). group: x [N, S..., C] is normalised per sample and group of "
-    "C / groups neighbouring channels, over all positions; groups = C is instance normalisation. Statistics are computed "
-    "in the accumulator type, the variance from deviations (not as a difference of squares).",
+    "variance (of the population) over the last axis. rms: no mean; the mean square over the last axis. batch: mean "
+    "and var are operands, one per channel (inference). group: x [N, S..., C] is normalised per sample and group of "
+    "C / groups neighbouring channels, over all positions; groups = C is instance normalisation. Statistics are "
+    "computed in the accumulator type, the variance from deviations (not as a difference of squares).",
     subs=(
         Sub("layer", 0, "over the last axis"), Sub("rms", 1, "over the last axis, without a mean"),
         Sub("batch", 2, "with given statistics per channel"), Sub("group", 3, "over positions and groups of channels"),
@@ -106,9 +106,9 @@ ROW = Row(
     ),
     alias=Alias.SAME,
     semantics=semantics,
-    error=ErrorBound("n elements per statistic, r = (n + 8) * 2**-23, d = r * (mean(|x|) + |mean|), s = 1 / sqrt(var + eps): "
-                     "|gain| s (d + |x - mean| (r + d**2 s**2) + 2**-22 |x|) + 2**-22 (|y| + |bias|), then one rounding "
-                     "(rms: d = 0; batch: n = 0 and |x| for its mean)", _slack),
+    error=ErrorBound("n elements per statistic, r = (n + 8) * 2**-23, d = r * (mean(|x|) + |mean|), s = 1 / sqrt(var + "
+                     "eps): |gain| s (d + |x - mean| (r + d**2 s**2) + 2**-22 |x|) + 2**-22 (|y| + |bias|), then one "
+                     "rounding (rms: d = 0; batch: n = 0 and |x| for its mean)", _slack),
     flops=lambda dims, attributes: 8 * dims["out"],
     flops_text="8 * elements of out",
     example="""

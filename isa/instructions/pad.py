@@ -6,7 +6,6 @@ import numpy as np
 
 from dla.isa import dtypes
 from dla.isa.attributes import ScalarValue
-from dla.isa.descriptor import bound_of
 from dla.isa.dtypes import ALL, Array
 from dla.isa.records import PADS
 from dla.isa.table import Constraint, Operand, Out, Role, Row, Site, Sub, only_for
@@ -15,7 +14,7 @@ from dla.isa.table import Constraint, Operand, Out, Role, Row, Site, Sub, only_f
 def semantics(
     out: Out, x: Array, *, sub: str, low: tuple[int, ...], high: tuple[int, ...], value: int | float | bool
 ) -> Array:
-    """x (its own type) with low[k] elements added before and high[k] after axis k."""
+    """Surround x (its own type) by low[k] elements before and high[k] after it along each axis k."""
     widths = list(zip(low[: x.ndim], high[: x.ndim], strict=True))
     if sub == "constant":
         return np.pad(x, widths, constant_values=dtypes.convert(np.asarray(value), out.dtype).item())
@@ -29,17 +28,17 @@ def semantics(
 def _sizes_fit(site: Site) -> bool:
     low, high = site.attributes["low"], site.attributes["high"]
     out, x = site.dims.prefixes["O"], site.dims.prefixes["X"]
-    if len(out) != len(x) or any(low[len(x):]) or any(high[len(x):]):
+    if len(out) != len(x) or any(low[len(x) :]) or any(high[len(x) :]):
         return False
     return all(o == d if before == after == 0 else isinstance(o, int) and isinstance(d, int) and o == d + before + after
                for o, d, before, after in zip(out, x, low, high, strict=False))  # fmt: skip
 
 
 def _source_suffices(site: Site) -> bool:
-    needed = {"constant": lambda n: 0, "reflect": lambda n: n + 1, "wrap": lambda n: n, "edge": lambda n: 1}[site.sub]
-    pads = zip(site.attributes["low"], site.attributes["high"], strict=True)
-    sizes = (bound_of(d) for d in site.dims.prefixes["X"])
-    return all(max(p) == 0 or size >= needed(max(p)) for size, p in zip(sizes, pads, strict=False))
+    added = [max(pair) for pair in zip(site.attributes["low"], site.attributes["high"], strict=True)]
+    needed = {"constant": [0] * len(added), "reflect": [n + 1 for n in added], "wrap": added, "edge": [1] * len(added)}
+    sizes = site.dims.sizes("X")
+    return all(n == 0 or size >= need for size, n, need in zip(sizes, added, needed[site.sub], strict=False))
 
 
 ROW = Row(

@@ -16,7 +16,7 @@ from dla.isa.table import Constraint, Operand, Out, Role, Row, Site, Sub, only_f
 
 
 def semantics(out: Out, x: Array, *, sub: str, count_include_pad: bool, **window: Any) -> Array:
-    """x [N, S..., C] -> [N, P..., C], in the accumulator type; P is all ones for the global ones."""
+    """Pool x [N, S..., C] -> [N, P..., C], in the accumulator type; P is all ones for the global ones."""
     spatial = x.ndim - 2
     positions = tuple(range(1, 1 + spatial))
     if sub == "global_max":
@@ -72,9 +72,9 @@ ROW = Row(
     "POOL", 0x3B, "convolution", "largest or mean of windows",
     "Slides a window over one or two spatial axes, channels last, and keeps the largest element or the mean of each "
     "channel. Padding counts as -infinity (the type's lowest integer) for max; for avg it is left out of the mean, or "
-    "counts as 0 with count_include_pad. A window without any element gives that lowest value, or NaN. A NaN in the window "
-    "gives NaN. The global ones see all positions. In one dimension the second entry of window, strides and dilations "
-    "counts, and pads are [0, left, 0, right].",
+    "counts as 0 with count_include_pad. A window without any element gives that lowest value, or NaN. A NaN in the "
+    "window gives NaN. The global ones see all positions. In one dimension the second entry of window, strides and "
+    "dilations counts, and pads are [0, left, 0, right].",
     subs=(
         Sub("max", 0, "largest of a window"), Sub("avg", 1, "mean of a window; floats"),
         Sub("global_max", 2, "largest of all positions"), Sub("global_avg", 3, "mean of all positions; floats"),
@@ -97,7 +97,8 @@ ROW = Row(
         Constraint(4, "count_include_pad is written for POOL.avg only", only_for("count_include_pad", "avg")),
     ),
     semantics=semantics,
-    error=ErrorBound("max 0; means of n elements (n + 4) * 2**-23 * POOL(|x|); then one rounding; integers equal", _slack),
+    error=ErrorBound("max 0; means of n elements (n + 4) * 2**-23 * POOL(|x|); then one rounding; integers equal",
+                     _slack),
     flops=_flops,
     flops_text="elements of out * elements of the window (global: elements of x)",
     example="""

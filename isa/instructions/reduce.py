@@ -53,7 +53,7 @@ def semantics(out: Out, x: Array, *, sub: str, axes: tuple[int, ...], keepdims: 
 
 def _axes_fit(site: Site) -> bool:
     axes, x = site.attributes["axes"], site.dims.prefixes["X"]
-    return 1 <= len(axes) and max(axes) < len(x) and (len(axes) == 1 or site.sub not in INDEX_SUBS)
+    return bool(axes) and max(axes) < len(x) and (len(axes) == 1 or site.sub not in INDEX_SUBS)
 
 
 def _shape_fits(site: Site) -> bool:
@@ -97,8 +97,8 @@ ROW = Row(
     "Folds x along `axes`; the other axes stay (keepdims leaves the folded ones as 1). max and min give NaN if an "
     "element is NaN. argmax and argmin fold one axis and give the index of the largest or smallest element, the first "
     "one if several are equal; NaN counts as larger (argmax) or smaller (argmin) than everything. Of no elements the "
-    "sum is 0, the product 1, the mean NaN, l2 0 and logsumexp -infinity; max, min, argmax and argmin trap with category "
-    '"extent". Integers wrap.',
+    "sum is 0, the product 1, the mean NaN, l2 0 and logsumexp -infinity; max, min, argmax and argmin trap with "
+    'category "extent". Integers wrap.',
     subs=(
         Sub("sum", 0, "sum"), Sub("mean", 1, "sum divided by the number of elements; floats"),
         Sub("max", 2, "largest"), Sub("min", 3, "smallest"), Sub("prod", 4, "product"),
@@ -122,8 +122,9 @@ ROW = Row(
                       "have no mean, logsumexp and l2", _types_fit),
     ),
     semantics=semantics,
-    error=ErrorBound("n elements: sum (n + 4) * 2**-23 * sum(|x|), mean that / n; prod, l2 (n + 4) * 2**-23 * |result|; "
-                     "logsumexp (n + 12) * 2**-23 + 2**-22 * max(|x|); max, min 0; then one rounding; integers equal",
+    error=ErrorBound("n elements: sum (n + 4) * 2**-23 * sum(|x|), mean that / n; prod, l2 (n + 4) * 2**-23 * "
+                     "|result|; logsumexp (n + 12) * 2**-23 + 2**-22 * max(|x|); max, min 0; then one rounding; "
+                     "integers equal",
                      _slack),
     flops=lambda dims, attributes: dims["x"],
     flops_text="elements of x",

@@ -20,7 +20,7 @@ def split(x: Array, pairs: int, interleaved: bool) -> tuple[Array, Array]:
 
 
 def semantics(out: Out, x: Array, cos: Array, sin: Array, *, interleaved: bool) -> Array:
-    """x [B..., S, D] with each pair (a, b) rotated to (a cos - b sin, b cos + a sin); cos and sin [S, R]."""
+    """Turn each pair (a, b) of x [B..., S, D] to (a cos - b sin, b cos + a sin); cos and sin [S, R]."""
     y = x.copy()
     a, b = split(x, cos.shape[-1], interleaved)
     first, second = split(y, cos.shape[-1], interleaved)
@@ -42,9 +42,9 @@ def _slack(reference: Array, operands: dict[str, Any], attributes: dict[str, Any
 
 ROW = Row(
     "ROPE", 0x4A, "attention", "rotary position embedding",
-    "Rotates R pairs of elements in each row by the angles whose cosines and sines are given per position. The pairs are "
-    "(i, i + R), or (2i, 2i + 1) with `interleaved`. Elements beyond 2 R are copied. Positions are chosen by views of "
-    "the tables: `cos[s1:s1+1]`.",
+    "Rotates R pairs of elements in each row by the angles whose cosines and sines are given per position. The pairs "
+    "are (i, i + R), or (2i, 2i + 1) with `interleaved`. Elements beyond 2 R are copied. Positions are chosen by views "
+    "of the tables: `cos[s1:s1+1]`.",
     types={"O": FLOATS, "T": FLOATS, "C": FLOATS},
     operands=(
         Operand("out", Role.OUT, "[B..., S, D]", "O", "the result"),

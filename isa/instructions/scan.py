@@ -50,9 +50,9 @@ def _slack(reference: Array, operands: dict[str, Any], attributes: dict[str, Any
 
 ROW = Row(
     "SCAN", 0x24, "pointwise", "running fold along an axis",
-    "out[i] is the fold of x[0] to x[i] along the axis; with `exclusive` of x[0] to x[i - 1], beginning with the fold's "
-    "identity (0, 1, -infinity, infinity, or the integer type's limit); with `reverse` from the end. max and min give "
-    "NaN once an element is NaN. Integers wrap.",
+    "out[i] is the fold of x[0] to x[i] along the axis; with `exclusive` of x[0] to x[i - 1], beginning with the "
+    "fold's identity (0, 1, -infinity, infinity, or the integer type's limit); with `reverse` from the end. max and "
+    "min give NaN once an element is NaN. Integers wrap.",
     subs=(Sub("sum", 0, "running sum"), Sub("prod", 1, "running product"),
           Sub("max", 2, "largest so far"), Sub("min", 3, "smallest so far")),
     types={"O": NUMBERS, "T": NUMBERS},
@@ -71,8 +71,8 @@ ROW = Row(
     ),
     alias=Alias.SAME,
     semantics=semantics,
-    error=ErrorBound("n elements along the axis: sum (n + 4) * 2**-23 * sum(|x|); prod (n + 4) * 2**-23 * |result|; max, "
-                     "min 0; then one rounding; integers equal", _slack),
+    error=ErrorBound("n elements along the axis: sum (n + 4) * 2**-23 * sum(|x|); prod (n + 4) * 2**-23 * |result|; "
+                     "max, min 0; then one rounding; integers equal", _slack),
     flops=lambda dims, attributes: dims["x"],
     flops_text="elements of x",
     example="""

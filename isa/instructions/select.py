@@ -9,7 +9,7 @@ from dla.isa.table import Alias, Operand, Out, Role, Row
 
 
 def semantics(out: Out, cond: Array, a: Array, b: Array) -> Array:
-    """a where cond is true, b elsewhere (own type), all broadcast to out's shape."""
+    """The elements of a where cond is true, of b elsewhere (own type), all broadcast to out's shape."""
     return np.asarray(np.broadcast_to(np.where(cond, a, b), out.shape))
 
 

@@ -13,7 +13,7 @@ from dla.isa.table import Alias, Constraint, Operand, Out, Role, Row, Sub, axis_
 
 
 def _shift(x: Array, axis: int) -> Array:
-    """x minus its maximum along axis, so that exp cannot overflow; a row of -infinity stays as it is."""
+    """Subtract from x its maximum along axis, so that exp cannot overflow; a row of -infinity stays as it is."""
     top = np.max(x, axis=axis, keepdims=True, initial=-np.inf)
     return np.asarray(x - np.where(np.isneginf(top), 0, top))
 
@@ -28,7 +28,7 @@ def semantics(out: Out, x: Array, *, sub: str, axis: int) -> Array:
 
 
 def _slack(reference: Array, operands: dict[str, Any], attributes: dict[str, Any]) -> Array:
-    """x - max is off by half an ULP of itself, exp by 2 ULP, a sum of n terms by n roundings."""
+    """The difference x - max is off by half an ULP of itself, exp by 2 ULP, a sum of n terms by n roundings."""
     x, axis = operands["x"], attributes["axis"]
     with np.errstate(all="ignore"):
         distance = np.abs(_shift(x, axis))
@@ -38,9 +38,9 @@ def _slack(reference: Array, operands: dict[str, Any], attributes: dict[str, Any
 
 ROW = Row(
     "SOFTMAX", 0x42, "normalisation", "softmax and its logarithm",
-    "soft: exp(x - m) / sum(exp(x - m)) along the axis, with m the largest element; SOFTMAX alone means it. log: x - m - log(sum(exp(x - m))). "
-    "A row of -infinity only (everything masked) gives 0 for soft and -infinity for log. A row with NaN or +infinity "
-    "gives NaN.",
+    "soft: exp(x - m) / sum(exp(x - m)) along the axis, with m the largest element; SOFTMAX alone means it. log: x - m "
+    "- log(sum(exp(x - m))). A row of -infinity only (everything masked) gives 0 for soft and -infinity for log. A row "
+    "with NaN or +infinity gives NaN.",
     subs=(Sub("soft", 0, "probabilities"), Sub("log", 1, "their logarithms")),
     default_sub="soft",
     types={"O": FLOATS, "T": FLOATS},

@@ -35,9 +35,9 @@ def _flops(dims: Mapping[str, int], attributes: Mapping[str, Any]) -> int:
 
 ROW = Row(
     "TOPK", 0x58, "selection", "largest elements of each row",
-    "Writes the K largest (or smallest) elements of each row in order, and their indices where asked. Of equal elements "
-    "the one with the lower index comes first (0 and -0 are equal). NaN counts as larger than everything. Traps with "
-    'category "extent" if K exceeds N when it runs.',
+    "Writes the K largest (or smallest) elements of each row in order, and their indices where asked. Of equal "
+    "elements the one with the lower index comes first (0 and -0 are equal). NaN counts as larger than everything. "
+    'Traps with category "extent" if K exceeds N when it runs.',
     types={"T": NUMBERS, "I": INDEXES},
     operands=(
         Operand("out", Role.OUT, "[B..., K]", "T", "the elements, best first"),
