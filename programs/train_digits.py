@@ -35,7 +35,7 @@ from safetensors.torch import save_file
 from sklearn.datasets import load_digits
 from sklearn.model_selection import train_test_split
 from torch import Tensor, nn
-from torch.nn import functional as F
+from torch.nn import functional as F  # noqa: N812  # the name that PyTorch gives it everywhere
 
 SEED = 0
 TEST_IMAGES = 450

@@ -1,4 +1,4 @@
-"""What the tests of `programs/` share: a fixture that assembles, verifies and runs one of them."""
+"""What the tests of `programs/` share: every test runs on the golden machine and, where there is one, on the GPU."""
 
 from __future__ import annotations
 
@@ -10,31 +10,28 @@ import numpy as np
 import pytest
 
 from dla.assembler import assemble_file
-from dla.emulator.golden.machine import GoldenMachine
+from dla.emulator.api import Machine
+from dla.emulator.backend import Session
 from dla.isa.program import Program
-from dla.isa.verifier import verify
 
 PROGRAMS = Path(__file__).parents[2] / "programs"
-
-
-@cache
-def _load(name: str) -> Program:
-    program = assemble_file(PROGRAMS / f"{name}.dla")
-    verify(program)
-    return program
+assembled = cache(assemble_file)
 
 
 @pytest.fixture(scope="session")
-def load() -> Callable[[str], Program]:
-    """Assembles `programs/<name>.dla` and verifies it."""
-    return _load
+def program() -> Callable[[str], Program]:
+    """Assembles `programs/<name>.dla`, once."""
+    return lambda name: assembled(PROGRAMS / f"{name}.dla")
+
+
+@pytest.fixture(scope="session", params=["golden", pytest.param("gpu", marks=pytest.mark.gpu)])
+def load(request: pytest.FixtureRequest) -> Callable[[str], Session]:
+    """Loads (and so verifies) `programs/<name>.dla` on a machine, with fresh state."""
+    machine = Machine(request.param)
+    return lambda name: machine.load(assembled(PROGRAMS / f"{name}.dla"))
 
 
 @pytest.fixture(scope="session")
-def run() -> Callable[..., Mapping[str, np.ndarray]]:
-    """Outputs of `programs/<name>.dla` on the golden machine, as in run("saxpy", a=a, x=x, y=y)."""
-
-    def run_once(name: str, **inputs: np.ndarray) -> Mapping[str, np.ndarray]:
-        return GoldenMachine().load(_load(name)).run(inputs).outputs
-
-    return run_once
+def run(load: Callable[[str], Session]) -> Callable[..., Mapping[str, np.ndarray]]:
+    """Runs a program of `programs/` once: `run("saxpy", a=a, x=x, y=y)["z"]`."""
+    return lambda name, **inputs: load(name).run(inputs).outputs

@@ -5,7 +5,6 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from dla.emulator.golden.machine import GoldenMachine
 from dla.isa.errors import Trap
 
 LIMIT = 32  # tokens written by one run, at most
@@ -67,7 +66,7 @@ def test_an_empty_prompt_on_an_empty_cache_writes_nothing(run):
 
 def test_the_cache_survives_from_run_to_run(load):
     """A run's prompt continues what all runs before it read and wrote: the third knows the first one's pattern."""
-    session = GoldenMachine().load(load("attention_decode"))
+    session = load("attention_decode")
     text: list[int] = []
     for prompt in ([1, 2, 3, 4, 1, 2], [5, 6, 7, 5, 6], [4, 1]):
         text += prompt
@@ -78,7 +77,7 @@ def test_the_cache_survives_from_run_to_run(load):
 
 def test_a_full_cache_traps_instead_of_overflowing(load):
     """256 positions hold four rounds of 32 + 32; the next one is refused by ASSERT."""
-    session = GoldenMachine().load(load("attention_decode"))
+    session = load("attention_decode")
     prompt = tokens(*[1, 2] * 16)
     for _ in range(4):
         session.run(prompt)

@@ -1,4 +1,4 @@
-"""The three digit networks on the golden machine: held-out accuracy, and agreement with NumPy forward passes."""
+"""The three digit networks: held-out accuracy, and agreement with NumPy forward passes."""
 
 from __future__ import annotations
 

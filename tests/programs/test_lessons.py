@@ -1,4 +1,4 @@
-"""Every lesson in `programs/`, on the golden machine, against NumPy written without looking at the rows."""
+"""Every lesson in `programs/` against NumPy written without looking at the rows."""
 
 from __future__ import annotations
 
@@ -27,13 +27,6 @@ def assert_close(result: np.ndarray, exact: np.ndarray, terms: int = 1) -> None:
     assert result.dtype == np.float32
     assert result.shape == exact.shape
     np.testing.assert_allclose(result, exact, rtol=1e-6 * terms, atol=1e-6 * terms)
-
-
-def test_every_program_is_accepted_by_the_verifier(load):
-    """The verifier rejects nothing in `programs/`, and every file there is named after its program."""
-    names = sorted(path.stem for path in PROGRAMS.glob("*.dla"))
-    assert len(names) >= 14
-    assert [load(name).name for name in names] == names
 
 
 @pytest.mark.parametrize("size", [0, 1, 1000, 65536])
