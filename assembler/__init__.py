@@ -4,5 +4,6 @@
 """
 
 from dla.assembler.assembler import assemble, assemble_file
+from dla.assembler.disassembler import disassemble
 
-__all__ = ["assemble", "assemble_file"]
+__all__ = ["assemble", "assemble_file", "disassemble"]

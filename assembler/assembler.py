@@ -33,7 +33,7 @@ MAX_INCLUDE_DEPTH = 16
 MAX_INCLUDES = 1000
 OTHER_DIRECTIVES = {
     ".isa": ("NUMBER",), ".program": ("NAME",), ".include": ("STRING",), ".file": ("STRING",), ".line": ("NUMBER",),
-    ".segment": ("NAME", "NUMBER"),
+    ".segment": ("NAME", "NUMBER"), ".dim": ("NAME", "NAME", "NUMBER"),
 }  # fmt: skip
 """Directives that declare no tensor, and the tokens that follow them."""
 DIRECTIVES = (*(f".{s}" for s in SEGMENTS), *OTHER_DIRECTIVES)
@@ -176,9 +176,7 @@ class _Assembly:
             if directive[1:] in SEGMENTS:
                 raise problem(directive, f"{directive} declares a tensor", f"write {directive} name : f32[2, 3]")
             raise _unknown_directive(directive)
-        if directive == ".program" and len(arguments) == 1 and arguments[0].type in ("QUOTED", "STRING"):
-            expected = (arguments[0].type,)
-        if tuple(a.type for a in arguments) != expected:
+        if tuple("NAME" if a.type == "QUOTED" else a.type for a in arguments) != expected:
             shape = " ".join({"NUMBER": "number", "NAME": "name", "STRING": '"text"'}.get(e, e) for e in expected)
             raise problem(directive, f"{directive} is followed by {shape}", f"write {directive} {shape}")
         getattr(self, f"_directive_{directive[1:]}")(place, *arguments)
@@ -191,7 +189,7 @@ class _Assembly:
         self._to_header()
 
     def _directive_program(self, place: Place, name: Token) -> None:
-        text = unquote(name) if name.type == "STRING" else name_of(name)
+        text = name_of(name)
         if not is_identifier(text):
             raise problem(name, "a program's name is letters, digits, _ and .")
         if self.name is not None:
@@ -223,6 +221,9 @@ class _Assembly:
         if not 0 <= integer(nbytes) <= 2**48:
             raise problem(nbytes, f"a segment has at most {2**48} bytes")
         self.segments[str(segment)] = integer(nbytes)
+
+    def _directive_dim(self, place: Place, name: Token, register: Token, bound: Token) -> None:
+        self.declared.declare_dim(name, register, bound)
 
     def _directive_include(self, place: Place, name: Token) -> None:
         text = unquote(name)

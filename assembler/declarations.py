@@ -13,12 +13,14 @@ from dla.assembler.syntax import DeclarationStatement, Sum, integer, name_of, pr
 from dla.assembler.views import SEGMENTS, Scope, dim, dtype_of
 from dla.isa.descriptor import MAX_DIM, MAX_OFFSET, MAX_RANK, Descriptor, Dim, Dynamic, Segment, contiguous
 from dla.isa.dtypes import DType
+from dla.isa.names import MAX_NAME_BYTES, is_identifier
 from dla.isa.program import TENSOR_ALIGNMENT, ConstBlock, DimSymbol, ExternalConst, Tensor
-from dla.isa.registers import BY_NAME
+from dla.isa.registers import BY_NAME, RegisterClass
 
 DIM_REGISTERS = tuple(range(31, -1, -1))
 """Registers that named dims get, in order of first appearance."""
-_RESERVED = {*BY_NAME, "None", "true", "false", "inf", "nan"}
+RESERVED = {*BY_NAME, "None", "true", "false", "inf", "nan"}
+"""Names that mean something else; in backquotes they may be used all the same."""
 
 
 @dataclass
@@ -38,8 +40,7 @@ class Declared:
         name = name_of(statement.name)
         if name in self.scope.tensors:
             raise problem(statement.name, f"{name} is declared twice", "names are unique over all segments")
-        if statement.name.type == "NAME" and name in _RESERVED:
-            raise problem(statement.name, f"{name} cannot be the name of a tensor: it means something else")
+        _check_name(statement.name, "tensor")
         dtype = dtype_of(statement.dtype)
         dims = tuple(self._dim(d) for d in statement.dims)
         if len(dims) > MAX_RANK:
@@ -49,20 +50,32 @@ class Declared:
         self._add(name, descriptor)
         self._fill(statement, descriptor, folder)
 
+    def declare_dim(self, name: Token, register: Token, bound: Token) -> None:
+        """Add a named dim in a register of the program's choice: `.dim batch s31 64`. Raises SyntaxProblem."""
+        held = BY_NAME.get(register)
+        if held is None or held.cls is not RegisterClass.INT:
+            raise problem(register, "a dim is held in a register s0..s31")
+        if name_of(name) in self.scope.dims:
+            raise problem(name, f"dim {name_of(name)} is declared twice")
+        if not 0 <= integer(bound) <= MAX_DIM:
+            raise problem(bound, f"a bound lies between 0 and {MAX_DIM}, not {bound}")
+        _check_name(name, "dim")
+        self.scope.dims[name_of(name)] = DimSymbol(name_of(name), held.index, integer(bound))
+
     def _dim(self, given: Sum) -> Dim:
         plain = given.plain
-        if plain is None or plain in BY_NAME or name_of(plain) in self.scope.dims:
+        if plain is None or str(plain) in BY_NAME or name_of(plain) in self.scope.dims:
             return dim(self.scope, given)
         name = name_of(plain)
         if given.bound is None:
             raise problem(plain, f"dim {name} has no bound yet", f"write `{name} <= 128` where it first appears")
         if not 0 <= given.bound <= MAX_DIM:
             raise problem(plain, f"a bound lies between 0 and {MAX_DIM}, not {given.bound}")
-        if name in _RESERVED:
-            raise problem(plain, f"{name} cannot be the name of a dim: it means something else")
+        _check_name(plain, "dim")
         if len(self.scope.dims) == len(DIM_REGISTERS):
             raise problem(plain, f"a program has at most {len(DIM_REGISTERS)} named dims")
-        register = DIM_REGISTERS[len(self.scope.dims)]
+        taken = {d.register for d in self.scope.dims.values()}
+        register = next(r for r in DIM_REGISTERS if r not in taken)
         self.scope.dims[name] = DimSymbol(name, register, given.bound)
         return Dynamic(register, given.bound)
 
@@ -94,19 +107,22 @@ class Declared:
             raise problem(statement.name, f"constant {name_of(statement.name)} has no value",
                           'write `= [1, 2]`, `= 0` or `from "weights.safetensors#key"`')  # fmt: skip
         if source.kind == "external":
-            self._leave_outside(source.value, descriptor, folder)
+            self._leave_outside(*source.value, descriptor, folder)
         else:
             data = value_of(source, descriptor.dtype, descriptor.bounds, folder)
             if data.size:
                 self.constants.append(ConstBlock(descriptor.offset, data))
 
-    def _leave_outside(self, place: Token, descriptor: Descriptor, folder: Path | None) -> None:
+    def _leave_outside(
+        self, place: Token, digest: Token | None, descriptor: Descriptor, folder: Path | None
+    ) -> None:
         name, _, key = unquote(place).partition("#")
         if not name.endswith(".safetensors") or not key:
             raise problem(place, "an external constant is a tensor of a .safetensors file",
                           'write external "weights.safetensors#key"')  # fmt: skip
         inside(place, name, folder or Path())
-        self.external.append(ExternalConst(descriptor.offset, descriptor.span, name, key))
+        sha256 = b"" if digest is None else _digest(digest)
+        self.external.append(ExternalConst(descriptor.offset, descriptor.span, name, key, sha256))
 
     def number(self, token: Token, dtype: DType) -> Descriptor:
         """The interned rank-0 constant for a number written as an operand. Raises SyntaxProblem."""
@@ -121,6 +137,23 @@ class Declared:
             self.constants.append(ConstBlock(descriptor.offset, value.reshape(-1).view(np.uint8)))
             self._numbers[key] = descriptor
         return self._numbers[key]
+
+
+def _check_name(token: Token, what: str) -> None:
+    if token.type == "NAME" and token in RESERVED:
+        raise problem(token, f"{token} cannot be the name of a {what}: it means something else")
+    if not is_identifier(name_of(token)):
+        raise problem(token, f"the name of a {what} has at most {MAX_NAME_BYTES} characters")
+
+
+def _digest(token: Token) -> bytes:
+    try:
+        digest = bytes.fromhex(unquote(token))
+    except ValueError:
+        digest = b""
+    if len(digest) != 32:
+        raise problem(token, "a SHA-256 has 64 hexadecimal digits", "leave it out: the assembler needs none")
+    return digest
 
 
 def aligned(offset: int) -> int:

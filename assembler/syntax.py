@@ -258,8 +258,8 @@ class _Build(Transformer[Token, Any]):
     def from_file(self, keyword: Token, place: Token) -> Source:
         return Source("from", place, place)
 
-    def external_file(self, keyword: Token, place: Token) -> Source:
-        return Source("external", place, place)
+    def external_file(self, keyword: Token, place: Token, digest: Token | None) -> Source:
+        return Source("external", place, (place, digest))
 
     def literal_source(self, value: Any) -> Source:
         return Source("literal", _first_token(value), value)
