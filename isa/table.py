@@ -225,6 +225,8 @@ def _check_row(row: Row) -> None:
     names = [o.name for o in row.operands] + [*row.all_attributes]
     if len(set(names)) != len(names):
         raise ValueError(f"{row.mnemonic}: a name is used twice")
+    if row.default_sub and row.default_sub not in {s.name for s in row.subs}:
+        raise ValueError(f"{row.mnemonic}: default_sub is no sub-operation")
     for operand in row.operands:
         shapes.parse(operand.shape)
         if not set(operand.subs) <= set(row.sub_codes):

@@ -320,7 +320,7 @@ PROBE = Row(
 .const x : f32[3] = [1, 2, 6]
 .output y : f32[3]
 main:
-    PROBE x, tag=1      ;! probe 1: count=3 min=1 max=6 mean=3
+    PROBE x, tag=1      ;! probe 1: count=3 minimum=1 maximum=6 mean=3
     COPY  y, x          ;! y = [1, 2, 6]
     HALT
 """,
