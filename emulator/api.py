@@ -21,8 +21,8 @@ class Machine:
     """A machine that runs programs.
 
     `backend` is "golden" (NumPy), "gpu" (CUDA through CuPy) or "auto": gpu where a CUDA device can be used, else
-    golden; `name` says which it is. `options` are those of `GoldenMachine` or `DeviceMachine`. Raises BackendError where
-    "gpu" is asked for and absent, InputError for an unknown backend or option.
+    golden; `name` says which it is. `options` are those of `GoldenMachine` or `DeviceMachine`. Raises BackendError
+    where "gpu" is asked for and absent, InputError for an unknown backend or option.
 
         machine = Machine("golden")
         result = machine.run(program, {"x": images})
@@ -34,7 +34,7 @@ class Machine:
 
     @property
     def name(self) -> str:
-        """ "golden" or "gpu": what "auto" came to."""
+        """Which machine it is, "golden" or "gpu": what "auto" came to."""
         return self._backend.name
 
     def load(self, program: Program) -> Session:

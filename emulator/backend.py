@@ -42,7 +42,7 @@ class Backend(Protocol):
 
     @property
     def name(self) -> str:
-        """ "golden" or "gpu"."""
+        """Which machine it is: "golden" or "gpu"."""
         ...
 
     def load(self, program: Program) -> Session:

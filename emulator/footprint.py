@@ -1,64 +1,83 @@
 """Footprints: the bytes that operands may touch, and whether two of them can share one.
 
 Two accesses conflict if at least one writes and their bytes may overlap. Bytes are compared as ranges (see
-`emulator.reach`); two ranges that overlap are still apart if, modulo a pitch that divides every larger stride of
-both, they are apart: column blocks of one matrix, heads of one attention tensor.
+`isa.reach`); two ranges that overlap are still apart if their residues modulo a pitch are, where the pitch divides
+every larger stride of both: column blocks of one matrix, heads of one attention tensor.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from typing import NamedTuple
 
-from dla.emulator.reach import Reach
-from dla.isa.descriptor import Descriptor
+from dla.isa.descriptor import Descriptor, bound_of
+from dla.isa.reach import Range, Reach
+
+_NOTHING: Mapping[int, Range] = {}
 
 
-@dataclass(frozen=True, slots=True)
-class Footprint:
+class Footprint(NamedTuple):
     """The bytes low..high of a segment that one operand may touch.
 
-    `axes` are (stride, count), in bytes and elements, of the dims that leave gaps, largest stride first, and
-    `itemsize` bytes are touched at each; empty where the range is touched without gaps, or nothing better is known.
+    `residues` gives, by pitch in bytes, the range in which all its addresses lie modulo that pitch; it is empty
+    where the bytes are touched without gaps, or where nothing better than low..high is known. `first`..`last` is
+    the range to file it under: a bit wider than low..high, so that column blocks of one matrix share it.
     """
 
     low: int
     high: int
-    axes: tuple[tuple[int, int], ...] = ()
-    itemsize: int = 0
+    residues: Mapping[int, Range]
+    first: int
+    last: int
 
     def apart(self, other: Footprint) -> bool:
         """Whether the two are proven to share no byte."""
         if self.high <= other.low or other.high <= self.low:
             return True
-        if not (self.axes and other.axes):
-            return False
-        return any(_apart_modulo(self, other, pitch) for pitch in {stride for stride, _ in self.axes + other.axes})
+        for pitch, (low, high) in self.residues.items():
+            theirs = other.residues.get(pitch)
+            if theirs is not None and (high <= theirs[0] or theirs[1] <= low):
+                return True
+        return False
 
 
-def _apart_modulo(a: Footprint, b: Footprint, pitch: int) -> bool:
-    """Whether the residues modulo `pitch` of all bytes of `a` and of `b` are two ranges without a common one."""
-    ranges = []
-    for footprint in (a, b):
-        if any(stride % pitch for stride, _ in footprint.axes if stride >= pitch):
-            return False
-        low = footprint.low % pitch
-        inner = sum((count - 1) * stride for stride, count in footprint.axes if stride < pitch)
-        ranges.append((low, low + inner + footprint.itemsize))
-    (low_a, high_a), (low_b, high_b) = ranges
-    return max(high_a, high_b) <= pitch and (high_a <= low_b or high_b <= low_a)
+def solid(low: int, high: int) -> Footprint:
+    """All of the bytes low..high."""
+    return Footprint(low, high, _NOTHING, low, high)
 
 
 def footprint(descriptor: Descriptor, reach: Reach) -> Footprint:
     """What `descriptor` may touch, whatever the registers hold (dims at their bounds)."""
-    low, high = reach.of(descriptor)
     if descriptor.offset_register is not None:
-        return Footprint(low, high)
+        return solid(*reach.of(descriptor))
+    low, itemsize = descriptor.offset, descriptor.dtype.itemsize
+    dense = span = 1  # elements; `dense` as long as the dims so far, from the last, leave no gap
+    for dim, stride in zip(reversed(descriptor.dims), reversed(descriptor.strides), strict=True):
+        count = bound_of(dim)
+        if count == 0:
+            return solid(low, low)
+        span += (count - 1) * stride
+        if count == 1 or stride == dense:
+            dense *= count
+    if dense == span:
+        return solid(low, low + span * itemsize)
+    return _strided(descriptor, low, low + span * itemsize)
+
+
+def _strided(descriptor: Descriptor, low: int, high: int) -> Footprint:
     itemsize = descriptor.dtype.itemsize
     pairs = zip(descriptor.strides, descriptor.bounds, strict=True)
     axes = sorted((stride * itemsize, count) for stride, count in pairs if stride and count > 1)
-    dense = itemsize
-    for stride, count in axes:
-        if stride > dense:
-            return Footprint(low, high, tuple(reversed(axes)), itemsize)
-        dense += (count - 1) * stride
-    return Footprint(low, high)
+    residues: dict[int, Range] = {}
+    extent = itemsize  # bytes from the first to the last one touched by the axes below the pitch
+    gaps = False
+    for at, (pitch, count) in enumerate(axes):
+        gaps = gaps or pitch > extent
+        start = low % pitch
+        if start + extent <= pitch and all(stride % pitch == 0 for stride, _ in axes[at:]):
+            residues[pitch] = start, start + extent
+        extent += (count - 1) * pitch
+    if not gaps or not residues:
+        return solid(low, high)
+    widest = max(residues)
+    return Footprint(low, high, residues, low - low % widest, high + -high % widest)

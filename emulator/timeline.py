@@ -5,7 +5,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from dataclasses import dataclass
 
-from dla.emulator.footprint import Footprint
+from dla.emulator.footprint import Footprint, solid
 
 CROWD = 32
 """Accesses that may be alive in one place; the next one there waits for all, and later ones wait for it alone."""
@@ -56,17 +56,13 @@ class Timeline:
         """The instructions that an access to `where` must wait for, and whether it must `stand` for all of them."""
         if where.low == where.high:
             return set(), False
-        first, last = self._cover(where.low, where.high)
+        first, last = self._cover(where.first, where.last)
         found: set[int] = set()
         alive = 0
         for cell in self._cells[first:last]:
+            accesses = cell.writers + cell.readers if writes else cell.writers
             alive = max(alive, len(cell.writers) + len(cell.readers))
-            for j, other in cell.writers:
-                if not (where.axes and other.axes and where.apart(other)):
-                    found.add(j)
-            for j, other in cell.readers if writes else ():
-                if not (where.axes and other.axes and where.apart(other)):
-                    found.add(j)
+            found.update([j for j, other in accesses if not where.apart(other)])
         if len(found) <= CROWD and alive <= CROWD:
             return found, False
         return {j for cell in self._cells[first:last] for j, _ in cell.writers + cell.readers}, True
@@ -75,11 +71,11 @@ class Timeline:
         """Make the access alive, after `waits` has said what it waits for."""
         if where.low == where.high:
             return
-        first, last = self._cover(where.low, where.high)
-        if stand or (writes and not where.axes):
-            whole = where if not where.axes else Footprint(where.low, where.high)
-            self._cells[first:last] = [_Cell(where.low, where.high, [(index, whole)], [])]
-            self._starts[first:last] = [where.low]
+        first, last = self._cover(where.first, where.last)
+        if stand or (writes and not where.residues):
+            whole = solid(where.first, where.last)
+            self._cells[first:last] = [_Cell(where.first, where.last, [(index, whole)], [])]
+            self._starts[first:last] = [where.first]
             return
         for cell in self._cells[first:last]:
             cell.add((index, where), writes=writes)

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from dla.emulator.dependencies import BARRIERS, block_dependencies, block_starts
+from dla.emulator.blocks import BARRIERS, block_dependencies, block_starts
 from dla.emulator.golden.memory import Memory, Resolved
 from dla.emulator.golden.scalar import Registers, alu, compare
 from dla.emulator.result import Probe, statistics

@@ -11,15 +11,15 @@ from typing import Any, Literal
 import numpy as np
 
 from dla.emulator.binding import bind, bind_state, to_host
-from dla.isa import weights
-from dla.emulator.golden.execution import Execution, Executed, Perturb
+from dla.emulator.golden.execution import Executed, Execution, Perturb
 from dla.emulator.golden.memory import ConstMemory, Memory, new_state, tensor_views
 from dla.emulator.golden.scalar import Registers
-from dla.emulator.reach import Reach
 from dla.emulator.result import Result
+from dla.isa import weights
 from dla.isa.descriptor import Segment
 from dla.isa.dtypes import Array
 from dla.isa.program import Program
+from dla.isa.reach import Reach
 
 
 @dataclass(frozen=True)

@@ -7,11 +7,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from dla.emulator.reach import Reach
 from dla.isa.descriptor import Descriptor, Dynamic, Segment
 from dla.isa.dtypes import Array
 from dla.isa.errors import Trap
 from dla.isa.program import ConstBlock, Program
+from dla.isa.reach import Reach
 
 
 @dataclass(frozen=True)

@@ -1,23 +1,20 @@
-"""Which instructions must wait for which: derived from what descriptors touch, never written in programs."""
+"""Accesses of instructions, and what must wait for what inside one straight-line block of code."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 
 from dla.emulator.footprint import Footprint, footprint
-from dla.emulator.reach import Reach
 from dla.emulator.timeline import Timeline
 from dla.isa.attributes import Reg, Target
 from dla.isa.descriptor import Descriptor, Dynamic, Segment
 from dla.isa.program import Instruction, Program
+from dla.isa.reach import Reach
 from dla.isa.registers import Register, s
 from dla.isa.table import Role
 
 BARRIERS = frozenset(("HALT", "LOOP", "ENDLOOP", "BR", "CALL", "RET"))
 """Instructions that end a straight-line block."""
-
-WINDOW = 1024
-"""Neighbouring instructions of a block among which dependencies are transitively reduced: bounds time and memory."""
 
 
 class Accesses:
@@ -30,7 +27,8 @@ class Accesses:
 
     def of(self, index: int) -> tuple[list[tuple[Segment, Footprint]], list[tuple[Segment, Footprint]]]:
         """(reads, writes) of instruction `index`; read-only segments are left out."""
-        reads, writes = [], []
+        reads: list[tuple[Segment, Footprint]] = []
+        writes: list[tuple[Segment, Footprint]] = []
         instruction = self._instructions[index]
         for spec, descriptor in zip(instruction.row.operands, instruction.operands, strict=True):
             if descriptor is not None and descriptor.segment.writable:
@@ -51,6 +49,20 @@ class Timelines:
     def __init__(self, accesses: Accesses) -> None:
         self._accesses = accesses
         self.by_segment = {segment: Timeline() for segment in Segment if segment.writable}
+
+    def __len__(self) -> int:
+        return sum(len(timeline) for timeline in self.by_segment.values())
+
+    def copy(self) -> Timelines:
+        """A snapshot."""
+        other = Timelines(self._accesses)
+        other.by_segment = {segment: timeline.copy() for segment, timeline in self.by_segment.items()}
+        return other
+
+    def merge(self, other: Timelines) -> None:
+        """Make everything alive that is alive in either."""
+        for segment, timeline in other.by_segment.items():
+            self.by_segment[segment].merge(timeline)
 
     def visit(self, index: int) -> set[int]:
         """Record instruction `index`; the instructions visited before that it must wait for."""

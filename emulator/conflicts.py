@@ -1,0 +1,162 @@
+"""Dependencies over a whole program, with its loops, branches and calls: what the device plan counts by."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Collection, Sequence
+from itertools import pairwise
+
+from dla.emulator.blocks import BARRIERS, Accesses, Timelines, block_starts
+from dla.isa.program import Program
+
+WINDOW = 1024
+"""Neighbouring instructions of a block among which dependencies are transitively reduced: bounds time and memory."""
+
+EFFORT = 16
+"""Visits that an instruction is worth, on average, before the program is taken as one where all is ordered."""
+
+_EFFORT_FREE = 10_000
+
+
+def conflicts(program: Program) -> list[Sequence[int]]:
+    """For each instruction of a verified program, those that it must wait for; empty for those without operands.
+
+    "Wait for j" means: for every execution of j that program order puts before. So j may come later in the program
+    (in a loop around both), may be the instruction itself, and may be one that never runs before. Waiting is
+    transitive: where i waits for j and j for k, i need not name k; inside straight-line code most such k are left
+    out. Programs in which loops and calls multiply into too many paths get a simpler answer, in which everything is
+    ordered.
+    """
+    walk = _Walk(program)
+    try:
+        walk.function(0)
+    except _TooManyPaths:
+        return _serial(program)
+    return _reduced(program, walk.found)
+
+
+class _TooManyPaths(Exception):
+    pass
+
+
+class _Walk:
+    """Visits instructions in the order of execution: loop bodies twice, callees at each call, branches both ways.
+
+    Two visits of a body show what its second trip waits for in its first, and every later trip is like the second.
+    """
+
+    def __init__(self, program: Program) -> None:
+        self.found: defaultdict[int, set[int]] = defaultdict(set)
+        self._program = program
+        self._alive = Timelines(Accesses(program))
+        self._pending: defaultdict[int, list[Timelines]] = defaultdict(list)  # by the index where paths meet
+        self._budget = EFFORT * len(program.instructions) + _EFFORT_FREE
+        calls = (i for i in program.instructions if i.row.mnemonic == "CALL")
+        starts = sorted({0} | {i.attributes.get("target", 0) for i in calls})
+        self._function_end = dict(pairwise([*starts, len(program.instructions)]))
+
+    def function(self, start: int) -> None:
+        """Visit one function: the code up to where the next one starts, as the verifier cuts it."""
+        end = self._function_end[start]
+        self._range(start, end, end)
+        self._meet(end)
+
+    def _range(self, begin: int, end: int, function_end: int) -> None:
+        pc = begin
+        while pc < end:
+            self._meet(pc)
+            self._spend(1)
+            instruction = self._program.instructions[pc]
+            attributes = instruction.attributes
+            match instruction.row.mnemonic:
+                case "LOOP":
+                    last = attributes["end"]
+                    count = attributes.get("count", 0)
+                    skipped = None if isinstance(count, int) and count > 0 else self._snapshot()
+                    for _trip in range(2):
+                        self._range(pc + 1, last, function_end)
+                        self._meet(last)
+                    if skipped is not None:
+                        self._merge(skipped)
+                    pc = last
+                case "BR":
+                    self._pending[attributes["target"]].append(self._snapshot())
+                case "RET":
+                    self._pending[function_end].append(self._snapshot())
+                case "CALL":
+                    self.function(attributes["target"])
+                case _ if instruction.row.operands:
+                    self.found[pc] |= self._alive.visit(pc)
+            pc += 1
+
+    def _snapshot(self) -> Timelines:
+        self._spend(len(self._alive))
+        return self._alive.copy()
+
+    def _meet(self, pc: int) -> None:
+        for other in self._pending.pop(pc, ()):
+            self._merge(other)
+
+    def _merge(self, other: Timelines) -> None:
+        self._spend(len(other))
+        self._alive.merge(other)
+
+    def _spend(self, visits: int) -> None:
+        self._budget -= visits
+        if self._budget < 0:
+            raise _TooManyPaths
+
+
+def _serial(program: Program) -> list[Sequence[int]]:
+    """Everything in program order: inside a block each waits for the one before, its first one for all there are."""
+    starts = block_starts(program)
+    result: list[Sequence[int]] = []
+    before: Sequence[int] = range(len(program.instructions))
+    for index, instruction in enumerate(program.instructions):
+        if index in starts:
+            before = range(len(program.instructions))
+        result.append(before if instruction.row.operands else ())
+        if instruction.row.operands:
+            before = (index,)
+    return result
+
+
+def _reduced(program: Program, found: dict[int, set[int]]) -> list[Sequence[int]]:
+    """`found` without those that others among them wait for already, as sorted tuples.
+
+    Sound inside one straight-line stretch of code only: there, all executions of j that come before i come before
+    the executions of k between j and i too.
+    """
+    starts = block_starts(program)
+    stretch_of: list[int] = []
+    ancestors: list[int] = []  # bit n: waits, directly or not, for instruction n of its stretch
+    result: list[Sequence[int]] = []
+    begin = 0
+    for index, instruction in enumerate(program.instructions):
+        if index in starts or instruction.row.mnemonic in BARRIERS or index - begin == WINDOW:
+            begin = index
+        stretch_of.append(begin)
+        mine = sorted((j for j in found.get(index, ()) if begin <= j < index), reverse=True)
+        mask, kept = 0, []
+        for j in mine:
+            if not mask >> (j - begin) & 1:
+                kept.append(j)
+                mask |= ancestors[j] | 1 << (j - begin)
+        ancestors.append(mask)
+        result.append(kept)
+    for index, others in found.items():
+        far = {j for j in others if not stretch_of[index] <= j < index}
+        result[index] = tuple(sorted([*result[index], *_reduce_far(far, stretch_of, ancestors)]))
+    return [tuple(r) for r in result]
+
+
+def _reduce_far(far: Collection[int], stretch_of: Sequence[int], ancestors: Sequence[int]) -> list[int]:
+    """Those of `far` (all before or all after the waiting instruction in their stretch) that no other one covers."""
+    covered: defaultdict[int, int] = defaultdict(int)
+    kept = []
+    for j in sorted(far, reverse=True):
+        begin = stretch_of[j]
+        if not covered[begin] >> (j - begin) & 1:
+            kept.append(j)
+            covered[begin] |= ancestors[j]
+    return kept
