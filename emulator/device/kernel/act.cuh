@@ -1,0 +1,21 @@
+// ACT: a function of one tensor, element by element.
+#pragma once
+#include "activations.cuh"
+#include "views.cuh"
+
+struct ActHandler {
+    static DEV u32 tiles(const ActArgs& args) { return elementwise_tiles(args.out().elements()); }
+
+    static DEV_CALL void run(const ActArgs& args, u32 tile, const Block& block) {
+        const Tensor& out = args.out();
+        const Tensor& x = args.x();
+        const u32 kind = args.sub();
+        const f32 alpha = args.alpha();
+        const bool floats = is_float(x.dtype);
+        for_each_element(block, tile, out.elements(), [&](i64 i) {
+            const i64 to = out.offset_of(i), from = x.offset_of(i);
+            if (floats) store_f32(out, to, activate(kind, load_f32(x, from), alpha));
+            else store_i64(out, to, activate_integer(kind, load_i64(x, from), x.dtype == DTYPE_BOOL));
+        });
+    }
+};

@@ -1,0 +1,61 @@
+// The functions of isa/activations.py in f32, one each. `alpha` already is the function's own where none is written.
+#pragma once
+#include "numbers.cuh"
+
+constexpr f32 INVERSE_SQRT_2 = 0.70710678118654752f;
+constexpr f32 SQRT_2_OVER_PI = 0.79788456080286536f;
+
+DEV f32 activation_identity(f32 x, f32) { return x; }
+DEV f32 activation_relu(f32 x, f32) { return x <= 0.0f ? 0.0f : x; }  // written so that NaN stays NaN
+DEV f32 activation_leaky_relu(f32 x, f32 alpha) { return x >= 0.0f ? x : alpha * x; }
+// Through exp(-|x|), which cannot overflow.
+DEV f32 activation_sigmoid(f32 x, f32) {
+    const f32 e = expf(-fabsf(x));
+    return (x >= 0.0f ? 1.0f : e) / (1.0f + e);
+}
+DEV f32 activation_tanh(f32 x, f32) { return tanhf(x); }
+DEV f32 activation_gelu(f32 x, f32) { return 0.5f * x * (1.0f + erff(x * INVERSE_SQRT_2)); }
+DEV f32 activation_gelu_tanh(f32 x, f32) { return 0.5f * x * (1.0f + tanhf(SQRT_2_OVER_PI * (x + 0.044715f * x * x * x))); }
+DEV f32 activation_silu(f32 x, f32) { return x * activation_sigmoid(x, 0.0f); }
+DEV f32 activation_softplus(f32 x, f32) { return (x <= 0.0f ? 0.0f : x) + log1pf(expf(-fabsf(x))); }
+DEV f32 activation_mish(f32 x, f32) { return x * tanhf(activation_softplus(x, 0.0f)); }
+DEV f32 activation_elu(f32 x, f32 alpha) { return x >= 0.0f ? x : alpha * expm1f(x); }
+// Divided before the product, which then overflows only where the result does.
+DEV f32 activation_hard_swish(f32 x, f32) { return x * (fminf(fmaxf(x + 3.0f, 0.0f), 6.0f) / 6.0f); }
+DEV f32 activation_exp(f32 x, f32) { return expf(x); }
+DEV f32 activation_log(f32 x, f32) { return logf(x); }
+DEV f32 activation_sqrt(f32 x, f32) { return sqrtf(x); }
+DEV f32 activation_rsqrt(f32 x, f32) { return rsqrtf(x); }
+DEV f32 activation_erf(f32 x, f32) { return erff(x); }
+DEV f32 activation_sin(f32 x, f32) { return sinf(x); }
+DEV f32 activation_cos(f32 x, f32) { return cosf(x); }
+DEV f32 activation_abs(f32 x, f32) { return fabsf(x); }
+DEV f32 activation_neg(f32 x, f32) { return -x; }
+DEV f32 activation_floor(f32 x, f32) { return floorf(x); }
+DEV f32 activation_ceil(f32 x, f32) { return ceilf(x); }
+DEV f32 activation_round(f32 x, f32) { return rintf(x); }
+DEV f32 activation_sign(f32 x, f32) { return x > 0.0f ? 1.0f : x < 0.0f ? -1.0f : x; }  // 0 and NaN stay
+DEV f32 activation_reciprocal(f32 x, f32) { return 1.0f / x; }
+DEV f32 activation_isnan(f32 x, f32) { return isnan(x) ? 1.0f : 0.0f; }
+
+#include "activate.cuh"
+
+// Function `kind` of x. The two that networks use most are in line, the others are a call.
+DEV f32 activate(u32 kind, f32 x, f32 alpha) {
+    if (kind == ACT_IDENTITY) return x;
+    if (kind == ACT_RELU) return activation_relu(x, alpha);
+    return activate_any(kind, x, alpha);
+}
+
+// The kinds that integers and bools take.
+DEV i64 activate_integer(u32 kind, i64 x, bool logical) {
+    const i64 negated = static_cast<i64>(0 - static_cast<u64>(x));
+    switch (kind) {
+        case ACT_RELU: return x > 0 ? x : 0;
+        case ACT_ABS: return x < 0 ? negated : x;
+        case ACT_NEG: return negated;
+        case ACT_SIGN: return (x > 0) - (x < 0);
+        case ACT_NOT: return logical ? x == 0 : ~x;
+        default: return x;  // ACT_IDENTITY
+    }
+}

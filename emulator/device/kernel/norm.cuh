@@ -1,0 +1,109 @@
+// NORM: a team of threads reads its group for the mean, for the variance, and to write it; batch is elementwise.
+#pragma once
+#include "reduction.cuh"
+#include "views.cuh"
+
+// The elements that share statistics: neighbouring channels, at every position.
+struct NormGroups {
+    Walk outer;      // samples (group) or rows (layer, rms)
+    Walk positions;  // axes between the first and the last (group), or none
+    i64 groups;      // of channels
+    i64 channels;    // in each
+    i64 channel_stride;
+
+    DEV NormGroups(const Tensor& x, bool by_sample, i64 divided)
+        : outer(x, by_sample ? 1u : leading_axes(x, 1)),
+          positions(x, by_sample ? leading_axes(x, 1) & ~1u : 0u),
+          groups(by_sample ? divided : 1),
+          channels(x.dims[x.rank - 1] / groups),
+          channel_stride(x.strides[x.rank - 1]) {}
+    DEV i64 folds() const { return outer.count * groups; }
+    DEV i64 elements() const { return positions.count * channels; }
+    DEV i64 offset(i64 sample, i64 position, i64 channel) const {
+        return outer.offset(sample) + positions.offset(position) + channel * channel_stride;
+    }
+};
+
+// The elements `part`, `part + parts`, ... of a group.
+struct NormShare {
+    const NormGroups& group;
+    const Teams& teams;
+    i64 count;  // 0 for a thread without a group
+
+    // Calls f(position, channel in the group) for each.
+    template <class F> DEV void each(F f) const {
+#pragma unroll 1
+        for (i64 i = teams.part; i < count; i += teams.parts) {
+            const i64 position = group.positions.count == 1 ? 0 : i / group.channels;
+            f(position, i - position * group.channels);
+        }
+    }
+};
+
+struct NormHandler {
+    static constexpr u32 TERMS = 4;
+
+    static DEV NormGroups groups_of(const NormArgs& args, const Tensor& t) {
+        return NormGroups(t, args.sub() == NORM_GROUP, static_cast<i64>(args.groups()));
+    }
+    static DEV u32 parts(const NormGroups& g) { return Teams::parts_for(g.folds(), g.elements(), TERMS, true); }
+
+    static DEV u32 tiles(const NormArgs& args) {
+        if (args.sub() == NORM_BATCH) return elementwise_tiles(args.out().elements());
+        if (args.out().elements() == 0) return 0;
+        const NormGroups g = groups_of(args, args.x());
+        return Teams::tiles_for(g.folds(), parts(g));
+    }
+
+    // (x - centre) * scale, then gain and bias of the channel.
+    static DEV f32 normalise(const NormArgs& args, f32 x, f32 centre, f32 scale, i64 channel) {
+        f32 y = (x - centre) * scale;
+        if (args.has_gain()) y *= load_f32(args.gain(), channel * args.gain().strides[0]);
+        if (args.has_bias()) y += load_f32(args.bias(), channel * args.bias().strides[0]);
+        return y;
+    }
+
+    static DEV void by_channel(const NormArgs& args, u32 tile, const Block& block) {
+        const Tensor& out = args.out();
+        const Tensor& x = args.x();
+        const Tensor& mean = args.mean();
+        const Tensor& var = args.var();
+        for_each_element(block, tile, out.elements(), [&](i64 i) {
+            const i64 channel = i % x.dims[x.rank - 1];
+            const f32 scale = rsqrtf(load_f32(var, channel * var.strides[0]) + args.eps());
+            const f32 centre = load_f32(mean, channel * mean.strides[0]);
+            store_f32(out, out.offset_of(i), normalise(args, load_f32(x, x.offset_of(i)), centre, scale, channel));
+        });
+    }
+
+    static DEV void by_group(const NormArgs& args, u32 tile, const Block& block) {
+        const Tensor& x = args.x();
+        const NormGroups g = groups_of(args, x), destination = groups_of(args, args.out());
+        const Teams teams(block, parts(g), true);
+        const i64 fold = static_cast<i64>(tile) * teams.rows() + teams.row;
+        const NormShare share{g, teams, fold < g.folds() ? g.elements() : 0};
+        const i64 outer = share.count ? fold / g.groups : 0, first = share.count ? fold % g.groups * g.channels : 0;
+        const auto sum = [](f32 a, f32 b) { return a + b; };
+        const f32 size = static_cast<f32>(g.elements());
+        f32 centre = 0.0f;
+        if (args.sub() != NORM_RMS) {
+            share.each([&](i64 p, i64 c) { centre += load_f32(x, g.offset(outer, p, first + c)); });
+            centre = teams.combine(block, centre, sum) / size;
+        }
+        f32 power = 0.0f;
+        share.each([&](i64 p, i64 c) {
+            const f32 deviation = load_f32(x, g.offset(outer, p, first + c)) - centre;
+            power += deviation * deviation;
+        });
+        const f32 scale = rsqrtf(teams.combine(block, power, sum) / size + args.eps());
+        share.each([&](i64 p, i64 c) {
+            const f32 v = load_f32(x, g.offset(outer, p, first + c));
+            store_f32(args.out(), destination.offset(outer, p, first + c), normalise(args, v, centre, scale, first + c));
+        });
+    }
+
+    static DEV_CALL void run(const NormArgs& args, u32 tile, const Block& block) {
+        if (args.sub() == NORM_BATCH) by_channel(args, tile, block);
+        else by_group(args, tile, block);
+    }
+};

@@ -1,0 +1,102 @@
+// TOPK: a block per row. Short rows are sorted in shared memory; of long ones the best element is found K times.
+#pragma once
+#include "reduction.cuh"
+#include "views.cuh"
+
+// An element's place in the order: smaller keys come first, then lower indices.
+struct Candidate {
+    u64 key;
+    u32 index;
+
+    DEV bool before(const Candidate& other) const { return key < other.key || (key == other.key && index < other.index); }
+};
+
+struct TopkHandler {
+    static constexpr u32 SORTED = 8192;   // rows up to this length are sorted; a power of two
+    static constexpr u32 FEW = 4;         // of more than that many results
+    static constexpr u32 LAST = 0xffffffffu;
+    static_assert(SORTED * sizeof(Candidate) <= SCRATCH_BYTES, "a row fits in shared memory");
+
+    static DEV u32 tiles(const TopkArgs& args) {
+        const Tensor& out = args.out();
+        if (out.dims[out.rank - 1] > args.x().dims[args.x().rank - 1]) return 1;  // which traps
+        return out.dims[out.rank - 1] == 0 ? 0 : static_cast<u32>(Walk(out, leading_axes(out, 1)).count);
+    }
+
+    // The order of an element as an unsigned number. By bits, so that subnormals differ from 0 in every build.
+    static DEV u64 key_of(const Tensor& x, i64 at, bool smallest) {
+        u64 ascending;
+        if (is_float(x.dtype)) {
+            const f32 v = load_f32(x, at);
+            const u32 raw = __float_as_uint(v), bits = (raw & 0x7fffffffu) > 0x7f800000u ? 0x7fffffffu : raw << 1 == 0 ? 0 : raw;
+            ascending = bits >> 31 ? ~bits : bits | 0x80000000u;
+        } else {
+            ascending = static_cast<u64>(load_i64(x, at)) ^ 1ull << 63;
+        }
+        return smallest ? ascending : ~ascending;
+    }
+
+    // Sorts `size` (a power of two) candidates in shared memory; bitonic (Batcher 1968).
+    static DEV void sort(Candidate* c, u32 size, const Block& block) {
+#pragma unroll 1
+        for (u32 run = 2; run <= size; run *= 2) {
+#pragma unroll 1
+            for (u32 distance = run / 2; distance > 0; distance /= 2) {
+#pragma unroll 1
+                for (u32 i = block.thread; i < size / 2; i += WORKER_THREADS) {
+                    const u32 low = 2 * i - (i & (distance - 1)), high = low + distance;
+                    const Candidate a = c[low], b = c[high];
+                    if (((low & run) == 0) == b.before(a)) {
+                        c[low] = b;
+                        c[high] = a;
+                    }
+                }
+                block.sync();
+            }
+        }
+    }
+
+    static DEV_CALL void run(const TopkArgs& args, u32 tile, const Block& block) {
+        const Tensor& x = args.x();
+        const Tensor& out = args.out();
+        const u32 last = x.rank - 1, length = static_cast<u32>(x.dims[last]), wanted = static_cast<u32>(out.dims[last]);
+        if (wanted > length) {
+            if (block.thread == 0) trap(block, TRAP_EXTENT, wanted);
+            return;
+        }
+        const u32 rows = leading_axes(x, 1);
+        const i64 from = Walk(x, rows).offset(tile), to = Walk(out, rows).offset(tile);
+        const i64 index_to = args.has_indices() ? Walk(args.indices(), rows).offset(tile) : 0;
+        const bool smallest = args.smallest();
+        const auto write = [&](u32 k, u32 index) {
+            move_element(out, to + k * out.strides[last], x, from + index * x.strides[last]);
+            if (args.has_indices()) store_i64(args.indices(), index_to + k * args.indices().strides[last], index);
+        };
+        if (length <= SORTED && wanted > FEW) {
+            Candidate* candidates = reinterpret_cast<Candidate*>(block.scratch);
+            u32 size = 1;
+            while (size < length) size *= 2;
+#pragma unroll 1
+            for (u32 i = block.thread; i < size; i += WORKER_THREADS)
+                candidates[i] = i < length ? Candidate{key_of(x, from + i * x.strides[last], smallest), i} : Candidate{~0ull, LAST};
+            block.sync();
+            sort(candidates, size, block);
+#pragma unroll 1
+            for (u32 k = block.thread; k < wanted; k += WORKER_THREADS) write(k, candidates[k].index);
+            return;
+        }
+        const Teams everyone(block, WORKER_THREADS, true);
+        Candidate found{0, 0};
+#pragma unroll 1
+        for (u32 k = 0; k < wanted; ++k) {
+            Candidate best{~0ull, LAST};
+#pragma unroll 1
+            for (u32 i = block.thread; i < length; i += WORKER_THREADS) {
+                const Candidate candidate{key_of(x, from + i * x.strides[last], smallest), i};
+                if ((k == 0 || found.before(candidate)) && candidate.before(best)) best = candidate;
+            }
+            found = everyone.combine(block, best, [](const Candidate& a, const Candidate& b) { return a.before(b) ? a : b; });
+            if (block.thread == 0) write(k, found.index);
+        }
+    }
+};
