@@ -17,11 +17,27 @@ from dla.assembler.control import Code, resolve
 from dla.assembler.declarations import Declared
 from dla.assembler.instructions import Checker, Lowered, lower
 from dla.assembler.source import (
-    Complaints, Logical, Place, SourceFile, TooManyDiagnostics, decode_text, split_lines, statements, suggestion,
+    Complaints,
+    Logical,
+    Place,
+    SourceFile,
+    TooManyDiagnostics,
+    decode_text,
+    split_lines,
+    statements,
+    suggestion,
 )  # fmt: skip
 from dla.assembler.syntax import (
-    DeclarationStatement, DirectiveStatement, InstructionStatement, Statement, SyntaxProblem, integer, name_of, parse,
-    problem, unquote,
+    DeclarationStatement,
+    DirectiveStatement,
+    InstructionStatement,
+    Statement,
+    SyntaxProblem,
+    integer,
+    name_of,
+    parse,
+    problem,
+    unquote,
 )  # fmt: skip
 from dla.assembler.views import SEGMENTS
 from dla.isa.errors import AssemblyError, Diagnostic, InputError

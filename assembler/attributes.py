@@ -42,7 +42,7 @@ def _flag(attribute: Flag, value: Value | None, place: Token) -> bool:
         return True
     if not isinstance(value, Token) or value not in ("true", "false"):
         raise problem(place, f"{attribute.name} must be {attribute.expects}", f"write {attribute.name} alone")
-    return value == "true"
+    return bool(value == "true")
 
 
 def _item(scope: Scope, value: Any, place: Token) -> Any:

@@ -10,7 +10,7 @@ import numpy as np
 from lark import Token
 
 from dla.assembler.source import suggestion
-from dla.assembler.syntax import Source, problem, unquote
+from dla.assembler.syntax import Literals, Source, problem, unquote
 from dla.assembler.tensorfiles import TensorFileError, read_npy, read_safetensors
 from dla.isa.dtypes import Array, DType, convert
 from dla.isa.errors import InputError
@@ -33,33 +33,27 @@ def _literal(source: Source, dtype: DType, shape: tuple[int, ...]) -> Array:
     if isinstance(source.value, Token):
         return np.full(shape, scalar(source.value, dtype))
     flat: list[Token] = []
-    _flatten(source.value, shape, 0, flat, source.at)
+    _flatten(source.value, shape, 0, flat)
     return scalars(flat, dtype).reshape(shape)
 
 
-def _flatten(value: Any, shape: tuple[int, ...], axis: int, flat: list[Token], at: Token | None) -> None:
+def _flatten(value: Token | Literals, shape: tuple[int, ...], axis: int, flat: list[Token]) -> None:
     """Append the tokens of nested lists, whose lengths must be `shape[axis:]`."""
     if axis == len(shape):
-        if isinstance(value, list):
-            raise problem(_first(value) or at, f"a list is nested too deep for a tensor of {len(shape)} dims")
+        if isinstance(value, Literals):
+            raise problem(value.at, f"a list is nested too deep for a tensor of {len(shape)} dims")
         flat.append(value)
         return
-    if not isinstance(value, list):
+    if not isinstance(value, Literals):
         raise problem(value, f"a list of {shape[axis]} is needed here, for dim {axis}",
                       "write nested lists of the tensor's shape, or a single number to fill it")  # fmt: skip
-    if len(value) != shape[axis]:
-        raise problem(_first(value) or at, f"this list has {len(value)} elements; dim {axis} has {shape[axis]}")
-    if axis + 1 == len(shape) and not any(isinstance(v, list) for v in value):
-        flat += value
+    if len(value.items) != shape[axis]:
+        raise problem(value.at, f"this list has {len(value.items)} elements; dim {axis} has {shape[axis]}")
+    if axis + 1 == len(shape) and not any(isinstance(v, Literals) for v in value.items):
+        flat += value.items
         return
-    for item in value:
-        _flatten(item, shape, axis + 1, flat, at)
-
-
-def _first(value: Any) -> Token | None:
-    while isinstance(value, list):
-        value = value[0] if value else None
-    return value
+    for item in value.items:
+        _flatten(item, shape, axis + 1, flat)
 
 
 def scalars(tokens: list[Token], dtype: DType) -> Array:
@@ -139,8 +133,11 @@ def _from_file(place: Token, dtype: DType, shape: tuple[int, ...], folder: Path 
         raise problem(place, str(error), error.hint) from None
     except InputError as error:
         raise problem(place, error.message, "paths are relative to the folder of the source file") from None
+    if dtype is DType.BF16 and array.dtype == np.dtype("V2"):  # what NumPy makes of bf16 in .npy files
+        array = array.view(dtype.numpy)
     if array.dtype != dtype.numpy:
-        raise problem(place, f"the file holds {array.dtype.name}, but the tensor is {dtype.numpy.name}",
+        held = array.dtype.name if array.dtype.isnative else f"big-endian {array.dtype.name}"
+        raise problem(place, f"the file holds {held}, but the tensor is {dtype.numpy.name}",
                       "declare the type of the file and COPY to convert, or convert the file")  # fmt: skip
     if array.shape != shape:
         raise problem(place, f"the file holds shape {list(array.shape)}, but the tensor is {list(shape)}")

@@ -1,4 +1,4 @@
-"""What only the whole program tells: where labels are, which ENDLOOP ends which LOOP, how many loops a branch leaves."""
+"""What only the whole program tells: where labels are, which ENDLOOP ends a LOOP, how many loops a branch leaves."""
 
 from __future__ import annotations
 

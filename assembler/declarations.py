@@ -107,15 +107,14 @@ class Declared:
             raise problem(statement.name, f"constant {name_of(statement.name)} has no value",
                           'write `= [1, 2]`, `= 0` or `from "weights.safetensors#key"`')  # fmt: skip
         if source.kind == "external":
-            self._leave_outside(*source.value, descriptor, folder)
+            place, digest = source.value
+            self._leave_outside(place, digest, descriptor, folder)
         else:
             data = value_of(source, descriptor.dtype, descriptor.bounds, folder)
             if data.size:
                 self.constants.append(ConstBlock(descriptor.offset, data))
 
-    def _leave_outside(
-        self, place: Token, digest: Token | None, descriptor: Descriptor, folder: Path | None
-    ) -> None:
+    def _leave_outside(self, place: Token, digest: Token | None, descriptor: Descriptor, folder: Path | None) -> None:
         name, _, key = unquote(place).partition("#")
         if not name.endswith(".safetensors") or not key:
             raise problem(place, "an external constant is a tensor of a .safetensors file",

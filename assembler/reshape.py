@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import pairwise
 
 from dla.isa.descriptor import Descriptor, Dim, Dynamic, bound_of
 from dla.isa.shapes import show
@@ -51,7 +52,7 @@ def _group(base: Descriptor, dims: tuple[Dim, ...], old: list[tuple[Dim, int]], 
     moving = [d for d, _ in old if isinstance(d, Dynamic)] + [d for d in new if isinstance(d, Dynamic)]
     if moving and not (len(old) == 1 and [d for d in new if d != 1] == [old[0][0]]):
         raise ValueError(f"{show(base.dims)} does not reshape to {show(dims)}: dim {moving[0]} is not a constant")
-    for (_, outer), (inner_dim, inner) in zip(old, old[1:], strict=False):
+    for (_, outer), (inner_dim, inner) in pairwise(old):
         if outer != inner * bound_of(inner_dim):
             raise ValueError(f"{show(base.dims)} does not reshape to {show(dims)}: the view has gaps there")
     strides: list[int] = []

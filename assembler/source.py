@@ -34,7 +34,7 @@ class SourceFile:
 
     @property
     def chain(self) -> str:
-        """" (included from a.dla:3)" for an included file; else nothing."""
+        """Where an included file was included from, in brackets after a blank; else nothing."""
         text, place = "", self.included_from
         while place is not None:
             text += f" (included from {place[0].name}:{place[1]})"
@@ -62,9 +62,7 @@ class Complaints:
     found: list[tuple[int, Diagnostic]] = field(default_factory=list)
     _order: dict[int, int] = field(default_factory=dict)
 
-    def add(
-        self, place: Place, at: Token | tuple[int, int, int] | None, message: str, hint: str | None = None
-    ) -> None:
+    def add(self, place: Place, at: Token | tuple[int, int, int] | None, message: str, hint: str | None = None) -> None:
         """A complaint about token `at` (or line in statement, column, width) of the statement at `place`."""
         if isinstance(at, Token):
             line, column, width = at.line or 1, at.column or 1, len(at)
@@ -94,7 +92,7 @@ class Complaints:
 
 
 def suggestion(word: str, known: Iterable[str]) -> str | None:
-    """ "did you mean ...?" for a word that is nearly one of `known`; else None."""
+    """The question "did you mean ...?" for a word that is nearly one of `known`; else None."""
     candidates = list(known)
     near = difflib.get_close_matches(word, candidates, n=1, cutoff=0.6)
     if not near:

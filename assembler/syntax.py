@@ -77,6 +77,7 @@ class Placed:
 class ListValue:
     """`[1, 2]` as an attribute's value."""
 
+    at: Token
     items: tuple[Any, ...]
 
 
@@ -100,12 +101,20 @@ class InstructionStatement:
 
 
 @dataclass(slots=True)
+class Literals:
+    """`[1, [2]]` as a constant's value: items are NUMBER and NAME tokens, or Literals."""
+
+    at: Token
+    items: list[Any]
+
+
+@dataclass(slots=True)
 class Source:
     """Where a constant's bytes come from: kind "literal", "hex", "from" or "external"."""
 
     kind: str
-    at: Token | None
-    value: Any  # nested lists of NUMBER and NAME tokens; or STRING tokens
+    at: Token
+    value: Any  # a NUMBER or NAME token, Literals, or STRING tokens
 
 
 @dataclass(slots=True)
@@ -175,10 +184,9 @@ def integer(token: Token) -> int:
         raise problem(token, f"an integer is needed here, not {shown}") from None
 
 
-def clip(token: Token, end: int, kind: str | None = None, start: int = 0) -> Token:
-    """A part of a token, at its place in the text."""
-    part = Token(kind or token.type, token[start:end], line=token.line, column=(token.column or 1) + start)
-    return part
+def clip(token: Token, end: int) -> Token:
+    """The first `end` characters of a token, at its place in the text."""
+    return Token(token.type, token[:end], line=token.line, column=token.column)
 
 
 @v_args(inline=True)
@@ -204,8 +212,8 @@ class _Build(Transformer[Token, Any]):
     def flag(self, name: Token) -> Keyword:
         return Keyword(name, None)
 
-    def list(self, *items: Any) -> ListValue:
-        return ListValue(tuple(i for i in items if i is not None))
+    def list(self, at: Token, *items: Any) -> ListValue:
+        return ListValue(at, tuple(i for i in items if i is not None))
 
     def view(self, name: Token, *suffixes: Any) -> View:
         return View(name, suffixes)
@@ -262,22 +270,16 @@ class _Build(Transformer[Token, Any]):
         return Source("external", place, (place, digest))
 
     def literal_source(self, value: Any) -> Source:
-        return Source("literal", _first_token(value), value)
+        return Source("literal", value if isinstance(value, Token) else value.at, value)
 
     def hex_source(self, opening: Token, *strings: Token) -> Source:
         return Source("hex", opening, strings)
 
-    def literals(self, *items: Any) -> Any:
-        return [i for i in items if i is not None]
+    def literals(self, at: Token, *items: Any) -> Literals:
+        return Literals(at, [i for i in items if i is not None])
 
     def directive(self, directive: Token, *arguments: Token) -> DirectiveStatement:
         return DirectiveStatement(directive, arguments)
-
-
-def _first_token(value: Any) -> Token | None:
-    while isinstance(value, list):
-        value = value[0] if value else None
-    return value
 
 
 @lru_cache(maxsize=1)
@@ -318,7 +320,7 @@ def _explain(error: UnexpectedInput, text: str) -> SyntaxProblem:
             f"unexpected `{shown}`; expected {_spoken(expected)}", token.line or 1, token.column or 1, len(token)
         )
     assert isinstance(error, UnexpectedCharacters)
-    character = text[error.pos_in_stream]
+    character = text[error.pos_in_stream or 0]
     if character == '"':
         return SyntaxProblem('this string has no closing `"`', error.line, error.column)
     shown = f"`{character}`" if character.isprintable() else f"\\x{ord(character):02x}"

@@ -13,8 +13,17 @@ from lark import Token
 from dla.assembler.reshape import reshape
 from dla.assembler.source import suggestion
 from dla.assembler.syntax import Method, Placed, Slice, Subscript, Sum, View, integer, name_of, problem
-from dla.isa.descriptor import MAX_DIM, MAX_OFFSET, MAX_RANK, Descriptor, Dim, Dynamic, Segment, contiguous_strides
-from dla.isa.descriptor import bound_of
+from dla.isa.descriptor import (
+    MAX_DIM,
+    MAX_OFFSET,
+    MAX_RANK,
+    Descriptor,
+    Dim,
+    Dynamic,
+    Segment,
+    bound_of,
+    contiguous_strides,
+)
 from dla.isa.dtypes import BY_TEXT, DType
 from dla.isa.program import DimSymbol
 from dla.isa.registers import BY_NAME, Register, RegisterClass
@@ -52,7 +61,7 @@ class Linear:
         return not self.factors
 
     def minus(self, other: Linear) -> Linear:
-        """self - other."""
+        """Self - other."""
         factors = dict(self.factors)
         for register, factor in other.factors:
             factors[register] = factors.get(register, 0) - factor
@@ -258,9 +267,7 @@ def _bytes(position: Linear, base: Descriptor, axis: int) -> Linear:
     return Linear(position.constant * unit, tuple((r, f * unit) for r, f in position.factors if f * unit))
 
 
-def _slice(
-    scope: Scope, result: Descriptor, base: Descriptor, axis: int, item: Slice
-) -> tuple[Dim, int, Descriptor]:
+def _slice(scope: Scope, result: Descriptor, base: Descriptor, axis: int, item: Slice) -> tuple[Dim, int, Descriptor]:
     """(extent, step, moved descriptor) of one slice."""
     extent = base.dims[axis]
     bound = bound_of(extent)

@@ -7,6 +7,7 @@ that are split, permuted and broadcast, a reshape of all of it; and else the raw
 
 from __future__ import annotations
 
+import math
 import re
 from bisect import bisect_right
 from dataclasses import dataclass
@@ -175,16 +176,11 @@ class _Sliced:
             if plain:
                 return ":" if dims[0] == self.base.dims[axis] else f":{namer.dim(dims[0])}"
             return f"{start}:{start}+{namer.dim(dims[0])}"
-        length = 1
-        for dim in dims:
-            length *= bound_of(dim)
-        length = (length - 1) * step + 1 if length else 0
+        count = math.prod(bound_of(dim) for dim in dims)
         by = f":{step}" if step > 1 else ""
-        if plain and length == self.base.dims[axis]:
+        if plain and isinstance(self.base.dims[axis], int) and count == -(-bound_of(self.base.dims[axis]) // step):
             return ":" + by
-        if plain and step > 1 and isinstance(self.base.dims[axis], int) and -(-self.base.dims[axis] // step) * step \
-                - step + 1 == length:  # fmt: skip
-            return ":" + by
+        length = (count - 1) * step + 1 if count else 0
         return f"{start}:{self._start(namer, axis, position + length)}{by}"
 
     def _start(self, namer: Namer, axis: int, position: int) -> str:
