@@ -1,11 +1,371 @@
-"""The command line: the one place where assembler, verifier and machines meet."""
+"""The command line: the one place where assembler, verifier and machines meet. Each command reads as its pipeline.
+
+The other parts are imported inside the commands, so that `dla --help` does not wait for NumPy.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
 import click
 
+import dla
+from dla.console import (
+    Command,
+    Driver,
+    debug_option,
+    json_option,
+    note,
+    print_json,
+    read_source,
+    show,
+    waiting,
+    write_result,
+)  # fmt: skip
+from dla.isa.errors import AssemblyError, Diagnostic, InputError
 
-@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+if TYPE_CHECKING:
+    from dla.emulator.api import Machine
+    from dla.isa.dtypes import Array
+    from dla.isa.program import Program
+
+EPILOG = """\b
+A first session, in a clone of the repository:
+  dla run programs/vector_add.dla --random 1      run a program on random inputs
+  dla asm programs/softmax.dla -o softmax.dlab    text to bytecode
+  dla dis softmax.dlab                            and back
+  dla isa GEMM                                    what an instruction does
+
+\b
+Exit codes: 0 ok, 1 comparison failed, 2 usage or input, 3 program rejected,
+4 trap, 5 timeout, 6 backend absent, 70 internal error, 130 interrupted.
+"""
+
+
+@click.group(cls=Driver, context_settings={"help_option_names": ["-h", "--help"]}, epilog=EPILOG)
 @click.version_option(package_name="dla")
+@debug_option
 def main() -> None:
-    """Deep-learning accelerator: assemble tensor programs, run them on NumPy or on a GPU."""
+    """Write tensor assembly (.dla), turn it into bytecode (.dlab), run it on NumPy or on a GPU.
+
+    A PROGRAM is a .dla or a .dlab file, or - for stdin; its first bytes tell which of the two it is.
+    """
+
+
+# -- programs in and out
+
+
+@main.command()
+@click.argument("source", default="-")
+@click.option("-o", "--output", default="-", metavar="FILE", help="Write the .dlab here instead of to stdout.")
+@click.option("--external", metavar="NAME", help="Keep named constants in this .safetensors file, beside the output.")
+@json_option
+def asm(source: str, output: str, external: str | None, as_json: bool) -> None:
+    """Assemble SOURCE (.dla text; - or nothing is stdin) and verify the result.
+
+    All errors are reported at once, each with its place and a remedy.
+
+    \b
+      dla asm net.dla -o net.dlab
+      dla asm net.dla | dla inspect -
+    """
+    from dla.isa.container import save, write_bytes
+    from dla.isa.verifier import verify
+
+    program = loaded(source, text_only=True)
+    verify(program)
+    if external is not None:
+        if output == "-":
+            raise InputError("--external needs a file to stand beside", hint="add -o FILE.dlab")
+        save(program, Path(output), external=Path(external))
+    elif not (as_json and output == "-"):
+        write_result(write_bytes(program), output, binary=True)
+    if as_json:
+        print_json({"name": program.name, "instructions": len(program.instructions), "output": output})
+
+
+@main.command()
+@click.argument("program", default="-")
+@click.option("-o", "--output", default="-", metavar="FILE", help="Write the text here instead of to stdout.")
+@json_option
+def dis(program: str, output: str, as_json: bool) -> None:
+    """Disassemble PROGRAM: print the text that assembles to the same bytes.
+
+    \b
+      dla dis net.dlab | less
+    """
+    from dla.assembler import disassemble
+
+    text = disassemble(loaded(program))
+    if as_json:
+        print_json({"text": text} if output == "-" else {"output": output})
+    if not as_json or output != "-":
+        write_result(text.encode(), output, binary=False)
+
+
+@main.command()
+@click.argument("program", default="-")
+@json_option
+def inspect(program: str, as_json: bool) -> None:
+    """Show what PROGRAM contains: tensors, segments, instructions, and the work of a run at its largest dims.
+
+    Branches are counted as if nothing were skipped, functions as if they were called once.
+    """
+    from dla import report
+    from dla.isa.summary import summarise
+    from dla.isa.verifier import verify
+
+    found = loaded(program)
+    verify(found)
+    summary = summarise(found)
+    if as_json:
+        print_json(report.program_facts(found, summary))
+        return
+    show(*report.program_tables(found, summary))
+
+
+@main.command()
+@click.argument("programs", nargs=-1, required=True, metavar="PROGRAM...")
+@json_option
+def verify(programs: tuple[str, ...], as_json: bool) -> None:
+    """Check that every machine may run each PROGRAM: shapes, extents, aliasing, control flow, initialised bytes.
+
+    Every rejection names its rule, the instruction and its source line.
+    """
+    from dla.isa.verifier import verify as check
+
+    for name in programs:
+        program = loaded(name)
+        check(program)
+        if not as_json:
+            click.echo(f"{name}: ok, {len(program.instructions)} instructions")
+    if as_json:
+        print_json({"ok": list(programs)})
+
+
+# -- machines
+
+
+def input_options(command: Command) -> Command:
+    """Where a program's inputs and named dims come from; the same for every command that runs one."""
+    options = (
+        click.option("-i", "--input", "inputs", multiple=True, metavar="[NAME=]FILE[#KEY]",
+                     help="Read inputs from a .npy, .npz or .safetensors file; NAME=- reads .npy from stdin."),
+        click.option("--random", "seed", type=click.IntRange(0), metavar="SEED",
+                     help="Make up the inputs that are not given."),
+        click.option("--set", "dims", multiple=True, metavar="DIM=N",
+                     help="Set a named dim; otherwise the inputs' shapes do."),
+    )  # fmt: skip
+    for option in reversed(options):
+        command = option(command)
+    return command
+
+
+@main.command()
+@click.argument("program", default="-")
+@input_options
+@click.option("-o", "--output", "outputs", multiple=True, metavar="[NAME=]FILE",
+              help="Write outputs to a .npz or .safetensors file, or one of them to a .npy file.")  # fmt: skip
+@click.option("--state-in", metavar="FILE", help="Start with these `.state` tensors instead of zeros.")
+@click.option("--state-out", metavar="FILE", help="Write the `.state` tensors as they are after the run.")
+@click.option("--backend", type=click.Choice(["auto", "golden", "gpu"]), default="auto", show_default=True,
+              help="auto: gpu where there is one, else golden (NumPy).")  # fmt: skip
+@click.option("--trace", is_flag=True, help="Print each instruction with statistics of what it wrote (golden).")
+@click.option("--checked", is_flag=True, help="Check the address of every element (golden always does).")
+@click.option(
+    "--shuffle", type=int, metavar="SEED", help="Run in a random legal order, which changes nothing (golden)."
+)
+@click.option("--timeout", type=click.FloatRange(0, min_open=True), metavar="SECONDS",
+              help="End with exit code 5 after so long: the run (golden), or a wait inside it (gpu).")  # fmt: skip
+@json_option
+def run(
+    program: str, inputs: tuple[str, ...], seed: int | None, dims: tuple[str, ...], outputs: tuple[str, ...],
+    state_in: str | None, state_out: str | None, backend: str, trace: bool, checked: bool, shuffle: int | None,
+    timeout: float | None, as_json: bool,
+) -> None:  # fmt: skip
+    """Run PROGRAM once and print its outputs, or write them with -o.
+
+    \b
+      dla run net.dla --input x=images.npy --output out.npz
+      dla run net.dlab -i images=data.safetensors#test_images -i more.npz
+      dla run net.dla --random 1 --set batch=64 --trace
+      dla run chat.dla -i prompt=p.npy --state-in cache.npz --state-out cache.npz
+
+    Inputs have exactly the declared dtype; nothing is cast. NumPy's formats have no bf16: .npy and .npz hold it as two
+    raw bytes per element (dtype V2).
+    """
+    from dla import report
+    from dla.emulator.tensorfiles import destinations, gather, save
+    from dla.isa.descriptor import Segment
+
+    found = loaded(program)
+    states = {t.name: t for t in found.in_segment(Segment.STATE)}
+    places = destinations(outputs, [t.name for t in found.in_segment(Segment.OUTPUT)])
+    state_places = destinations([state_out] if state_out else [], list(states), "state")
+    traced: list[dict[str, Any]] = []
+    machine = machine_for(backend, checked=checked, shuffle=shuffle, timeout=timeout,
+                          trace=tracer(traced if as_json else None) if trace else None)  # fmt: skip
+    with waiting("loading the program"):
+        session = machine.load(found)
+    if state_in:
+        session.set_state(gather([state_in], states, "state"))
+    sizes = parsed_dims(dims)
+    tensors = inputs_for(found, inputs, seed, sizes)
+    with waiting(f"running on {machine.name}"):
+        result = session.run(tensors, sizes)
+    note(f"{result.backend}: {result.elapsed * 1e3:.3f} ms")
+    save(places + state_places, {**result.state, **result.outputs})
+    if as_json:
+        print_json(report.run_facts(result) | ({"trace": traced} if trace else {}))
+        return
+    for _, probe in sorted(result.probes.items()):
+        click.echo(report.probe_line(probe))
+    for name, array in result.outputs.items() if not places else ():
+        click.echo(report.tensor_line(name, array))
+
+
+def machine_for(backend: str, **options: Any) -> Machine:
+    """The machine that `--backend` and the options ask for; says on stderr which one it is."""
+    from dla.emulator.api import Machine
+
+    given = {name: value for name, value in options.items() if value not in (None, False)}
+    golden_only = [name for name in ("trace", "shuffle") if name in given]
+    if golden_only and backend == "gpu":
+        raise InputError(f"--{golden_only[0]} needs the golden machine", hint="add --backend golden")
+    machine = Machine("golden" if golden_only else backend)
+    if machine.name == "golden":
+        given.pop("checked", None)  # it always is
+    else:
+        given["progress"] = note
+    note(f"backend: {machine.name}")
+    return Machine(machine.name, **given)
+
+
+def tracer(kept: list[dict[str, Any]] | None) -> Callable[[Any], None]:
+    """What to do with each executed instruction: keep its facts, or print it to stderr."""
+    from dataclasses import asdict
+
+    from dla.report import trace_line
+
+    return (lambda executed: note(trace_line(executed))) if kept is None else lambda e: kept.append(asdict(e))
+
+
+def inputs_for(
+    program: Program, specs: tuple[str, ...], seed: int | None, dims: Mapping[str, int]
+) -> dict[str, Array]:  # fmt: skip
+    """The inputs that were given and, with a seed, made-up ones for the rest."""
+    from dla.emulator.random_inputs import random_inputs
+    from dla.emulator.tensorfiles import gather
+    from dla.isa.descriptor import Segment
+
+    given = gather(specs, {t.name: t for t in program.in_segment(Segment.INPUT)})
+    return given if seed is None else {**random_inputs(program, seed, dims), **given}
+
+
+def parsed_dims(specs: tuple[str, ...]) -> dict[str, int]:
+    """`("batch=64",)` as `{"batch": 64}`."""
+    dims = {}
+    for spec in specs:
+        name, equals, value = spec.partition("=")
+        if not (equals and value.isascii() and value.isdigit() and len(value) < 20):
+            raise InputError(f"--set {spec} does not set a dim", hint="write --set batch=64")
+        dims[name] = int(value)
+    return dims
+
+
+# -- reference
+
+
+@main.command("isa")
+@click.argument("mnemonic", required=False)
+@json_option
+def isa_(mnemonic: str | None, as_json: bool) -> None:
+    """List the instructions, or explain one: operands, constraints, encoding, semantics, an example.
+
+    \b
+      dla isa
+      dla isa softmax
+    """
+    from dla import report
+    from dla.isa.instructions import BY_MNEMONIC, ROWS
+
+    if mnemonic is None:
+        if as_json:
+            print_json([report.row_facts(row) for row in ROWS])
+        else:
+            show(report.isa_table(ROWS))
+        return
+    name = mnemonic.upper().partition(".")[0]
+    if name not in BY_MNEMONIC:
+        import difflib
+
+        near = difflib.get_close_matches(name, BY_MNEMONIC, n=1)
+        raise InputError(f"there is no instruction {mnemonic}",
+                         hint=f"did you mean {near[0]}?" if near else "`dla isa` lists them")  # fmt: skip
+    if as_json:
+        print_json(report.row_facts(BY_MNEMONIC[name]))
+    else:
+        from dla.isa.document import page
+
+        click.echo(page(BY_MNEMONIC[name]))
+
+
+@main.command()
+@json_option
+def doctor(as_json: bool) -> None:
+    """Examine this computer: Python, packages, driver, CuPy, NVRTC, GPUs; what is missing, and how to get it."""
+    from dla import report
+    from dla.emulator.doctor import examine
+
+    with waiting("examining"):
+        findings = examine()
+    if as_json:
+        print_json(report.doctor_facts(findings))
+    else:
+        show(report.doctor_table(findings))
+
+
+@main.command()
+@click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
+def completion(shell: str) -> None:
+    """Print the script that makes SHELL complete dla's commands and options.
+
+    \b
+      bash:  eval "$(dla completion bash)"      in ~/.bashrc
+      zsh:   eval "$(dla completion zsh)"       in ~/.zshrc
+      fish:  dla completion fish > ~/.config/fish/completions/dla.fish
+    """
+    from click.shell_completion import get_completion_class
+
+    script = get_completion_class(shell)
+    assert script is not None, "click knows every shell of the choice above"
+    click.echo(script(main, {}, "dla", "_DLA_COMPLETE").source())
+
+
+# -- finding programs
+
+
+def loaded(name: str, *, text_only: bool = False) -> Program:
+    """The program in file `name` ("-": stdin), text or bytecode. Raises AssemblyError, ContainerError, InputError."""
+    from dla.assembler import assemble, assemble_file
+    from dla.assembler.source import decode_text
+    from dla.isa.container import read_bytes
+    from dla.isa.container.layout import MAGIC
+
+    path = Path(name)
+    if path.is_file():
+        with path.open("rb") as file:
+            data = file.read(len(MAGIC))
+    else:
+        data = read_source(name)
+    if text_only and data.startswith(MAGIC):
+        message = "this is bytecode, not text: it is assembled already"
+        raise AssemblyError([Diagnostic(name, 1, 1, message, hint="`dla dis` prints its text")])
+    if path.is_file():
+        return assemble_file(path) if text_only else dla.load(path)
+    if data.startswith(MAGIC):
+        return read_bytes(data)
+    shown = "<stdin>" if name == "-" else name
+    return assemble(decode_text(data, shown), file=shown, folder=Path())

@@ -202,29 +202,39 @@ def _safetensors(path: Path) -> dict[str, Stored]:
     return found
 
 
-def save(outputs: Sequence[str], tensors: Mapping[str, Array], what: str = "output") -> list[Path]:
-    """Write `tensors` where `outputs` say, all or nothing; the paths written.
+Destination = tuple[Path, tuple[str, ...]]
+"""A file to write, and the names of the tensors that go there."""
 
-    An output is `FILE` (.npz, .safetensors: every tensor; .npy: the only one) or `NAME=FILE`. Raises InputError.
+
+def destinations(specs: Sequence[str], names: Sequence[str], what: str = "output") -> list[Destination]:
+    """Where `specs` say that the tensors called `names` go; asked before a run, so that no result is lost to a typo.
+
+    A spec is `FILE` (.npz, .safetensors: every tensor; .npy: the only one) or `NAME=FILE`. Raises InputError.
     """
-    plan: list[tuple[Path, dict[str, Array]]] = []
-    for spec in outputs:
-        name, equals, file = spec.partition("=")
-        if equals and name not in tensors:
-            raise InputError(f"the program has no {what} '{name}'", hint=f"its {what}s: {', '.join(tensors) or 'none'}")
-        path = Path(file if equals else spec)
-        chosen = {name: tensors[name]} if equals else dict(tensors)
+    found: list[Destination] = []
+    for spec in specs:
+        name, equals, file = spec.rpartition("=")
+        if equals and name not in names:
+            raise InputError(f"the program has no {what} '{name}'", hint=f"its {what}s: {', '.join(names) or 'none'}")
+        path, chosen = Path(file), (name,) if equals else tuple(names)
         if path.suffix not in FORMATS:
             raise InputError(f"cannot tell the format of '{path}'", hint=f"end the name in {', '.join(FORMATS)}")
         if path.suffix == ".npy" and len(chosen) != 1:
-            raise InputError(f"a .npy file holds one tensor, the program has {len(chosen)} {what}s",
-                             hint=f"write to a .npz file, or NAME={path} for one of: {', '.join(tensors)}")  # fmt: skip
-        plan.append((path, chosen))
-    if plan:
-        with replacing(*(path for path, _ in plan)) as files:
-            for (path, chosen), file in zip(plan, files, strict=True):
-                _write(path.suffix, chosen, file)
-    return [path for path, _ in plan]
+            raise InputError(
+                f"a .npy file holds one tensor, the program has {len(chosen)} {what}s",
+                hint=f"write to a .npz file, or one of them: NAME={path}",
+            )
+        found.append((path, chosen))
+    return found
+
+
+def save(places: Sequence[Destination], tensors: Mapping[str, Array]) -> None:
+    """Write each file of `places` with its tensors: all files or, where one fails, none. Raises InputError."""
+    if not places:
+        return
+    with replacing(*(path for path, _ in places)) as files:
+        for (path, names), file in zip(places, files, strict=True):
+            _write(path.suffix, {name: tensors[name] for name in names}, file)
 
 
 def _write(suffix: str, tensors: Mapping[str, Array], file: BinaryIO) -> None:

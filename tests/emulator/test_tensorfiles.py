@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import safetensors.numpy
 
-from dla.emulator.tensorfiles import contents, gather, save
+from dla.emulator.tensorfiles import contents, destinations, gather, save
 from dla.isa.descriptor import Segment, contiguous
 from dla.isa.dtypes import BY_NUMPY, DType
 from dla.isa.errors import InputError
@@ -30,7 +30,7 @@ def expect(**arrays: np.ndarray) -> dict[str, Tensor]:
 def test_every_dtype_survives_every_format(tmp_path: Path, suffix: str, array: np.ndarray) -> None:
     """What was written is read back with the same dtype, shape and bits, bf16 included."""
     path = tmp_path / f"t{suffix}"
-    save([str(path)], {"y": array})
+    save([(path, ("y",))], {"y": array})
     back = gather([f"y={path}"], expect(y=array))["y"]
     assert back.dtype == array.dtype
     np.testing.assert_array_equal(back, array)
@@ -116,14 +116,38 @@ def test_an_input_given_twice_is_refused(tmp_path: Path) -> None:
 def test_one_failing_output_leaves_all_as_they_were(tmp_path: Path) -> None:
     """With two outputs and a folder that does not exist, nothing is written and nothing is left over."""
     (tmp_path / "a.npy").write_text("old")
+    places = [(tmp_path / "a.npy", ("a",)), (tmp_path / "none" / "b.npy", ("b",))]
     with pytest.raises(InputError, match=r"cannot write '.*none/b.npy': No such file or directory"):
-        save([f"a={tmp_path / 'a.npy'}", f"b={tmp_path / 'none' / 'b.npy'}"], {"a": np.ones(2), "b": np.ones(2)})
+        save(places, {"a": np.ones(2), "b": np.ones(2)})
     assert [p.name for p in tmp_path.iterdir()] == ["a.npy"]
     assert (tmp_path / "a.npy").read_text() == "old"
 
 
 def test_the_same_tensors_make_the_same_bytes(tmp_path: Path) -> None:
     """A .npz holds no time of day."""
-    save([str(tmp_path / "a.npz"), str(tmp_path / "b.npz")], {"x": np.arange(3), "y": np.ones(2, ml_dtypes.bfloat16)})
+    places = [(tmp_path / name, ("x", "y")) for name in ("a.npz", "b.npz")]
+    save(places, {"x": np.arange(3), "y": np.ones(2, ml_dtypes.bfloat16)})
     assert (tmp_path / "a.npz").read_bytes() == (tmp_path / "b.npz").read_bytes()
     assert np.load(tmp_path / "a.npz")["x"].tolist() == [0, 1, 2]
+
+
+@pytest.mark.parametrize(
+    ("spec", "names", "message"),
+    [
+        ("y.csv", ("y",), "cannot tell the format of 'y.csv'"),
+        ("z=y.npy", ("y",), "the program has no output 'z'"),
+        ("y.npy", ("y", "z"), "a .npy file holds one tensor, the program has 2 outputs"),
+    ],
+)
+def test_outputs_that_cannot_be_written_are_refused_before_the_run(
+    spec: str, names: tuple[str, ...], message: str
+) -> None:
+    """A typo in an output's name or format costs no run."""
+    with pytest.raises(InputError) as caught:
+        destinations([spec], names)
+    assert caught.value.message == message
+
+
+def test_outputs_go_where_they_are_sent() -> None:
+    """FILE takes every tensor, NAME=FILE the one it names."""
+    assert destinations(["a.npz", "y=b.npy"], ["x", "y"]) == [(Path("a.npz"), ("x", "y")), (Path("b.npy"), ("y",))]

@@ -1,0 +1,251 @@
+"""Results as tables for people and as facts for programs (`--json`)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
+from rich import box
+from rich.table import Table
+from rich.text import Text
+
+from dla.isa.descriptor import Dynamic, Segment
+from dla.isa.summary import Summary
+
+if TYPE_CHECKING:
+    from dla.emulator.doctor import Finding
+    from dla.emulator.golden.execution import Executed
+    from dla.emulator.result import Probe, Result
+    from dla.isa.dtypes import Array
+    from dla.isa.program import Program
+    from dla.isa.table import Row
+
+SHOWN_ELEMENTS = 32
+"""Larger tensors are shown by statistics."""
+JSON_ELEMENTS = 4096
+"""Larger tensors are statistics in JSON, too: `--output` writes all of them."""
+
+
+def table(*columns: str, title: str | None = None) -> Table:
+    """An empty table in the one style that all tables have."""
+    return Table(*columns, title=title, title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False)
+
+
+# -- tensors
+
+
+def dtype_name(array: Array) -> str:
+    """`f32` and so on, or NumPy's name for a type that the machine lacks."""
+    from dla.isa.dtypes import BY_NUMPY
+
+    known = BY_NUMPY.get(array.dtype)
+    return known.text if known else str(array.dtype)
+
+
+def tensor_line(name: str, array: Array) -> str:
+    """`y: f32[2, 3] = [[...]]`, or statistics where that would be long."""
+    import numpy as np
+
+    head = f"{name}: {dtype_name(array)}{list(array.shape)}"
+    if array.size <= SHOWN_ELEMENTS:
+        wide = array.astype(np.float32) if array.dtype.kind == "V" else array
+        return f"{head} = {np.array2string(wide, separator=', ', max_line_width=100, precision=6)}"
+    return f"{head}  {probe_text(_statistics(array))}"
+
+
+def _statistics(array: Array) -> Probe:
+    from dla.emulator.result import statistics
+
+    return statistics(array)
+
+
+def probe_text(probe: Probe) -> str:
+    """`min -1 mean 0.2 max 3`, and how many elements are NaN or infinite if any are."""
+    text = f"min {probe.minimum:.6g} mean {probe.mean:.6g} max {probe.maximum:.6g}"
+    odd = [f"{count} {what}" for count, what in ((probe.nans, "NaN"), (probe.infinities, "infinite")) if count]
+    return ", ".join([text, *odd])
+
+
+def tensor_facts(array: Array) -> dict[str, Any]:
+    """dtype, shape, and values (or statistics of a large tensor)."""
+    facts: dict[str, Any] = {"dtype": dtype_name(array), "shape": list(array.shape)}
+    if array.size <= JSON_ELEMENTS:
+        return facts | {"values": array.tolist()}
+    statistics = asdict(_statistics(array))
+    return facts | {"statistics": {k: statistics[k] for k in ("minimum", "mean", "maximum", "nans", "infinities")}}
+
+
+def run_facts(result: Result) -> dict[str, Any]:
+    """A finished run."""
+    return {
+        "backend": result.backend,
+        "elapsed_s": result.elapsed,
+        "dims": dict(result.dims),
+        "outputs": {name: tensor_facts(array) for name, array in result.outputs.items()},
+        "probes": [asdict(probe) for _, probe in sorted(result.probes.items())],
+    }
+
+
+def probe_line(probe: Probe) -> str:
+    """A PROBE's report in one line."""
+    text = f"probe {probe.tag}: count {probe.count} {probe_text(probe)}"
+    return f"{text}  {probe.message}" if probe.message else text
+
+
+def trace_line(executed: Executed) -> str:
+    """One executed instruction: where, what, how long, and what it wrote."""
+    parts = [f"{executed.index:5} {executed.name:<14} {executed.elapsed * 1e6:9.1f} us"]
+    parts += [f"        {operand}" for operand in executed.operands]
+    parts += [f"        -> {name}: {probe_text(probe)}" for name, probe in executed.outputs.items()]
+    if executed.location:
+        parts[0] += f"  {executed.location}"
+    return "\n".join(parts)
+
+
+# -- programs
+
+
+def shape_text(program: Program, dims: Iterable[int | Dynamic]) -> str:
+    """`[batch <= 64, 10]`: dims as they are declared."""
+    names = {symbol.register: symbol.name for symbol in program.dims}
+
+    def one(dim: int | Dynamic) -> str:
+        return f"{names.get(dim.register, f's{dim.register}')} <= {dim.bound}" if isinstance(dim, Dynamic) else str(dim)
+
+    return "[" + ", ".join(one(d) for d in dims) + "]"
+
+
+def program_facts(program: Program, summary: Summary) -> dict[str, Any]:
+    """What `dla inspect` knows."""
+    return {
+        "name": program.name,
+        "isa": ".".join(map(str, program.isa_version)),
+        "instructions": len(program.instructions),
+        "mix": summary.mix,
+        "work": {name: asdict(work) for name, work in summary.work.items()},
+        "total": asdict(summary.total),
+        "segments": {segment.text: size for segment, size in summary.segments.items()},
+        "dims": [asdict(symbol) for symbol in program.dims],
+        "tensors": [
+            {
+                "name": t.name,
+                "segment": t.segment.text,
+                "dtype": t.descriptor.dtype.text,
+                "shape": list(t.descriptor.bounds),
+                "offset": t.descriptor.offset,
+                "bytes": t.descriptor.span,
+            }
+            for t in program.tensors
+        ],
+        "external": [asdict(e) for e in program.external],
+    }
+
+
+def program_tables(program: Program, summary: Summary) -> list[Table | str]:
+    """`dla inspect` for people."""
+    version = ".".join(map(str, program.isa_version))
+    head = (
+        f"program {program.name}, ISA {version}: {len(program.instructions)} instructions; at most "
+        f"{summary.total.executions:,} executed, {quantity(summary.total.flops, 'flop')}, "
+        f"{quantity(summary.total.nbytes, 'B')} of operands"
+    )
+    tensors = table("tensor", "segment", "type", "offset", "bytes")
+    for t in program.tensors:
+        shape = t.descriptor.dtype.text + shape_text(program, t.descriptor.dims)
+        tensors.add_row(t.name, t.segment.text, shape, str(t.descriptor.offset), f"{t.descriptor.span:,}")
+    segments = table("segment", "bytes", "writable")
+    for segment, size in summary.segments.items():
+        segments.add_row(segment.text, f"{size:,}", "yes" if segment.writable else "no")
+    mix = table("instruction", "written", "executed", "flops", "operand bytes")
+    for name, count in summary.mix.items():
+        work = summary.work[name]
+        mix.add_row(
+            name, str(count), f"{work.executions:,}", quantity(work.flops, "flop"), quantity(work.nbytes, "B")
+        )  # fmt: skip
+    external = table("constants at", "bytes", "stay in")
+    for e in program.external:
+        external.add_row(str(e.offset), f"{e.nbytes:,}", f"{e.file}#{e.key}")
+    return [head, tensors, segments, mix] + ([external] if program.external else [])
+
+
+def quantity(value: float, unit: str) -> str:
+    """`12.3 Mflop`: three digits and a decimal prefix."""
+    for prefix in ("", "k", "M", "G", "T"):
+        if abs(value) < 1000:
+            return f"{value:.3g} {prefix}{unit}"
+        value /= 1000
+    return f"{value:.3g} P{unit}"
+
+
+def inputs_of(program: Program) -> dict[str, Any]:
+    """The program's input tensors by name."""
+    return {t.name: t for t in program.in_segment(Segment.INPUT)}
+
+
+# -- the instruction set and this computer
+
+
+def isa_table(rows: Iterable[Row]) -> Table:
+    """One line per instruction."""
+    found = table("code", "instruction", "family", "what it does")
+    for row in rows:
+        subs = "." + "|".join(s.name for s in row.subs) if row.subs else ""
+        if len(subs) > 40:
+            subs = f".(one of {len(row.subs)})"
+        found.add_row(f"{row.opcode:#04x}", row.mnemonic + subs, row.family, row.summary)
+    return found
+
+
+def row_facts(row: Row) -> dict[str, Any]:
+    """One instruction."""
+    return {
+        "mnemonic": row.mnemonic,
+        "opcode": row.opcode,
+        "family": row.family,
+        "since": row.since,
+        "summary": row.summary,
+        "subs": [asdict(sub) for sub in row.subs],
+        "operands": [
+            {
+                "name": o.name,
+                "role": o.role.value,
+                "shape": o.shape,
+                "dtypes": [d.text for d in row.operand_dtypes(o)],
+                "optional": o.optional or o.step is not None,
+            }
+            for o in row.operands
+        ],
+        "attributes": [
+            {
+                "name": a.name,
+                "default": None if a.default is None else str(a.default),
+                "expects": a.expects,
+                "doc": a.doc,
+            }
+            for a in row.all_attributes.values()
+        ],
+        "constraints": [{"name": c.name, "text": c.text} for c in row.constraints],
+        "error": row.error.text,
+        "flops": row.flops_text,
+        "example": row.example.strip("\n"),
+    }
+
+
+_MARKS = {"ok": "green", "missing": "yellow", "info": ""}
+
+
+def doctor_table(findings: Iterable[Finding]) -> Table:
+    """What this computer offers; what is missing, and how to get it."""
+    found = table("", "what", "found")
+    for finding in findings:
+        mark = Text(finding.level.value, _MARKS[finding.level.value])
+        found.add_row(mark, finding.subject, finding.value)
+        if finding.remedy:
+            found.add_row("", "", Text(f"get it: {finding.remedy}", "yellow"))
+    return found
+
+
+def doctor_facts(findings: Iterable[Finding]) -> list[Mapping[str, Any]]:
+    """The same as facts."""
+    return [asdict(f) | {"level": f.level.value} for f in findings]
