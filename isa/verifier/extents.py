@@ -35,12 +35,14 @@ def check(program: Program, states: States, report: Report) -> frozenset[Operand
             if id(view) in sound:
                 continue
             low, high = reach.limits(view)
-            for rule, problem in _problems(view, low, high, registers):
+            problems = list(_problems(view, low, high, registers))
+            for rule, problem in problems:
                 report.reject(rule, f"{spec.name} of {instruction.name} {problem}", index)
-            if not view.is_dynamic:
+            if view.is_dynamic:
+                if registers is None or not _proven(view, low, high, registers):
+                    unproven.add((index, spec.name))
+            elif not problems:
                 sound.add(id(view))
-            elif registers is None or not _proven(view, low, high, registers):
-                unproven.add((index, spec.name))
     return frozenset(unproven)
 
 

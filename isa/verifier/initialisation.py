@@ -71,6 +71,9 @@ class _Check:
         self._runs: dict[int, list[Range] | None] = {}
         self._budget = _RUN_BUDGET
         self._written = {segment: Spans() for segment in _WATCHED}
+        # The set of bytes only grows, so static views need a look once (by id: the program keeps them alive).
+        self._noted: set[int] = set()
+        self._fine: set[int] = set()
         self._added: set[int] = set()  # starts of functions whose writes are in `_written`
 
     def run(self) -> None:
@@ -98,11 +101,17 @@ class _Check:
                 for inner in range(target, self._flow.functions[target].end):
                     self._add_writes(inner)
         for view in _operands(instruction, Role.OUT):
+            if id(view) in self._noted:
+                continue
+            if not view.is_dynamic:
+                self._noted.add(id(view))
             for start, end in self._covered(view) or [hull(view, self._reach, self._states.get(index))]:
                 self._written[view.segment].add(start, end)
 
     def _check_reads(self, index: int, instruction: Instruction) -> None:
         for view in _operands(instruction, Role.IN):
+            if id(view) in self._fine:
+                continue
             written = self._written[view.segment]
             covered = self._covered(view)
             if covered is None:
@@ -111,7 +120,9 @@ class _Check:
                 bad = None if start >= end or written.touches(start, end) else (start, end)
             else:
                 bad = next((run for run in covered if not written.covers(*run)), None)
-            if bad is not None:
+            if bad is None and covered is not None:
+                self._fine.add(id(view))
+            elif bad is not None:
                 self._report.reject(
                     "V-INIT",
                     f"{instruction.name} reads bytes {bad[0]} to {bad[1] - 1} of segment {view.segment.text}"

@@ -100,7 +100,7 @@ class _Walk:
             case "LOOP":
                 self._begin_loop(index, attributes, state)
             case _:
-                _execute(instruction, state)
+                execute(instruction, state)
         return state
 
     def _begin_loop(self, index: int, attributes: Mapping[str, Any], state: State) -> None:
@@ -172,7 +172,7 @@ def _interval(value: Scalar, state: State) -> Interval:
     return (value, value) if isinstance(value, int) else ANY
 
 
-def _execute(instruction: Instruction, state: State) -> None:
+def execute(instruction: Instruction, state: State) -> None:
     """Note what `instruction` writes to integer registers."""
     attributes = instruction.attributes
     for register in written(instruction):
