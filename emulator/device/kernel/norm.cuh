@@ -19,9 +19,8 @@ struct NormGroups {
           channel_stride(x.strides[x.rank - 1]) {}
     DEV i64 folds() const { return outer.count * groups; }
     DEV i64 elements() const { return positions.count * channels; }
-    DEV i64 offset(i64 sample, i64 position, i64 channel) const {
-        return outer.offset(sample) + positions.offset(position) + channel * channel_stride;
-    }
+    DEV i64 offset(i64 sample, i64 channel) const { return outer.offset(sample) + channel * channel_stride; }
+    DEV i64 within(i64 position, i64 channel) const { return positions.offset(position) + channel * channel_stride; }
 };
 
 // The elements `part`, `part + parts`, ... of a group.
@@ -83,22 +82,23 @@ struct NormHandler {
         const i64 fold = static_cast<i64>(tile) * teams.rows() + teams.row;
         const NormShare share{g, teams, fold < g.folds() ? g.elements() : 0};
         const i64 outer = share.count ? fold / g.groups : 0, first = share.count ? fold % g.groups * g.channels : 0;
+        const i64 from = g.offset(outer, first), to = destination.offset(outer, first);
         const auto sum = [](f32 a, f32 b) { return a + b; };
         const f32 size = static_cast<f32>(g.elements());
         f32 centre = 0.0f;
         if (args.sub() != NORM_RMS) {
-            share.each([&](i64 p, i64 c) { centre += load_f32(x, g.offset(outer, p, first + c)); });
+            share.each([&](i64 p, i64 c) { centre += load_f32(x, from + g.within(p, c)); });
             centre = teams.combine(block, centre, sum) / size;
         }
         f32 power = 0.0f;
         share.each([&](i64 p, i64 c) {
-            const f32 deviation = load_f32(x, g.offset(outer, p, first + c)) - centre;
+            const f32 deviation = load_f32(x, from + g.within(p, c)) - centre;
             power += deviation * deviation;
         });
         const f32 scale = rsqrtf(teams.combine(block, power, sum) / size + args.eps());
         share.each([&](i64 p, i64 c) {
-            const f32 v = load_f32(x, g.offset(outer, p, first + c));
-            store_f32(args.out(), destination.offset(outer, p, first + c), normalise(args, v, centre, scale, first + c));
+            const f32 v = load_f32(x, from + g.within(p, c));
+            store_f32(args.out(), to + destination.within(p, c), normalise(args, v, centre, scale, first + c));
         });
     }
 

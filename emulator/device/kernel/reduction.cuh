@@ -25,20 +25,7 @@ struct Walk {
         }
     }
     // Element offset of the `linear`-th combination.
-    DEV i64 offset(i64 linear) const { return even ? linear * stride : uneven_offset(tensor, axes, linear); }
-
-    static DEV_CALL i64 uneven_offset(const Tensor& t, u32 axes, u64 linear) {
-        i64 offset = 0;
-#pragma unroll 1
-        for (i32 k = t.rank - 1; k >= 0; --k) {
-            if (!(axes >> k & 1)) continue;
-            const u32 size = static_cast<u32>(t.dims[k]);
-            const u64 rest = linear >> 32 ? linear / size : static_cast<u32>(linear) / size;
-            offset += static_cast<i64>(linear - rest * size) * t.strides[k];
-            linear = rest;
-        }
-        return offset;
-    }
+    DEV i64 offset(i64 linear) const { return even ? linear * stride : tensor.offset_over(axes, linear); }
 };
 
 // All axes of `t` but the last `k`.

@@ -9,25 +9,23 @@
 struct Tensor : TensorFields {
     DEV i64 elements() const {
         i64 n = 1;
+#pragma unroll 1
         for (u32 k = 0; k < rank; ++k) n *= dims[k];
         return n;
     }
     // Element offset (in elements) of the `linear`-th element in row-major order.
-    DEV i64 offset_of(u64 linear) const {
-        if (contiguous) return static_cast<i64>(linear);
+    DEV i64 offset_of(u64 linear) const { return contiguous ? static_cast<i64>(linear) : offset_over(0xffffffffu, linear); }
+    // The same for the `linear`-th combination of the axes in `axes` (bit k: axis k), the others being at 0.
+    // A call, because every element access of every row is behind it.
+    DEV_CALL i64 offset_over(u32 axes, u64 linear) const {
         i64 offset = 0;
-        if (linear >> 32) {
-            for (i32 k = rank - 1; k >= 0; --k) {
-                offset += static_cast<i64>(linear % static_cast<u32>(dims[k])) * strides[k];
-                linear /= static_cast<u32>(dims[k]);
-            }
-        } else {
-            u32 rest = static_cast<u32>(linear);
-            for (i32 k = rank - 1; k >= 0; --k) {
-                const u32 quotient = rest / static_cast<u32>(dims[k]);
-                offset += static_cast<i64>(rest - quotient * static_cast<u32>(dims[k])) * strides[k];
-                rest = quotient;
-            }
+#pragma unroll 1
+        for (i32 k = rank - 1; k >= 0; --k) {
+            if (!(axes >> k & 1)) continue;
+            const u32 size = static_cast<u32>(dims[k]);
+            const u64 rest = linear >> 32 ? linear / size : static_cast<u32>(linear) / size;
+            offset += static_cast<i64>(linear - rest * size) * strides[k];
+            linear = rest;
         }
         return offset;
     }
