@@ -12,9 +12,8 @@ from typing import Any
 
 import numpy as np
 
-from dla.emulator.dependencies import conflicts
+from dla.emulator.conflicts import conflicts
 from dla.emulator.device.layout import CHUNK_WORDS, COUNTERS, MAX_WAITS, TENSOR, WAIT_FOR_ALL
-from dla.emulator.reach import Range, Reach
 from dla.isa import shapes
 from dla.isa.attributes import pack
 from dla.isa.descriptor import MAX_RANK, Descriptor, Dim, Dynamic, Segment, bound_of
@@ -22,7 +21,9 @@ from dla.isa.dtypes import Array
 from dla.isa.encoding import WORD_BYTES, encode
 from dla.isa.errors import InputError
 from dla.isa.program import Instruction, Program
+from dla.isa.reach import Range, Reach
 from dla.isa.table import OPERAND_SLOTS, RECORD_SLOTS, Exec, Row
+
 
 @dataclass(frozen=True)
 class Plan:

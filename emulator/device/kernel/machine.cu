@@ -226,10 +226,8 @@ DEV void work(const Launch& launch, Shared& shared, char* scratch) {
                 run_tile(w, tile, block);
                 block.sync();
             }
-            if (block.thread == 0 && *stop == 0) {
-                fence_gpu();
-                add_release(launch.counters + w.signal, 1);
-            }
+            // The barrier above orders every worker's stores before this one thread's release.
+            if (block.thread == 0 && *stop == 0) add_release(launch.counters + w.signal, 1);
         }
         __syncwarp();
         if (block.lane == 0) mbarrier_arrive(&shared.empty[slot]);

@@ -1,0 +1,262 @@
+"""The plan that the device machine derives from bytecode; made and checked without a GPU."""
+
+from __future__ import annotations
+
+import random
+
+import numpy as np
+import pytest
+
+from dla.assembler import assemble
+from dla.emulator.device import plan
+from dla.emulator.device.layout import COUNTERS, MAX_WAITS, WAIT_FOR_ALL
+from dla.isa.attributes import pack
+from dla.isa.descriptor import Segment
+from dla.isa.errors import InputError
+from dla.isa.instructions import BY_MNEMONIC
+from dla.isa.program import Program
+from dla.isa.records import WINDOW
+from dla.isa.table import Role
+
+BASES = {segment: segment.value << 40 for segment in Segment}
+FIRST_OPERAND = 4  # u32 of a word where operand slots start
+
+
+def planned(text: str) -> tuple[Program, plan.Plan]:
+    program = assemble(text)
+    return program, plan.build(program, BASES)
+
+
+def operand(made: plan.Plan, instruction: int, slot: int) -> np.void:
+    return made.operands[made.words[instruction, FIRST_OPERAND + slot]]
+
+
+def test_operands_are_absolute_views():
+    """An operand's address is its segment's base plus its offset, with dims, strides and limits of the descriptor."""
+    program, made = planned("""
+.input x : f32[4, 6]
+.output y : f32[6, 2]
+main:
+    COPY y, x[1:3].T
+    HALT
+""")
+    x = operand(made, 0, 1)
+    base = BASES[Segment.INPUT]
+    assert x["data"] == base + 6 * 4
+    assert list(x["dims"][:2]) == [6, 2]
+    assert list(x["strides"][:2]) == [1, 6]
+    assert (x["low"], x["high"]) == (base, base + program.segment_bytes[Segment.INPUT])
+    assert not x["contiguous"]
+    assert operand(made, 0, 0)["contiguous"]
+
+
+def test_broadcast_operands_get_the_shape_they_meet():
+    """A bias row broadcast to a matrix is seen as that matrix, with stride 0 along the repeated axis."""
+    _, made = planned("""
+.input x : f32[batch <= 8, 6]
+.input b : f32[6]
+.output y : f32[batch, 6]
+main:
+    EW.add y, x, b
+    HALT
+""")
+    b = operand(made, 0, 2)
+    assert b["rank"] == 2
+    assert list(b["dims"][:2]) == [8, 6]
+    assert list(b["strides"][:2]) == [0, 1]
+    assert b["dim_register"][0] == 32  # s31, counted from 1
+    assert b["dynamic"]
+
+
+def test_batch_dims_of_a_product_broadcast():
+    """A weight matrix without batch dims is read by every matrix of the batch."""
+    _, made = planned("""
+.input a : f32[3, 4, 5]
+.input w : f32[5, 2]
+.output y : f32[3, 4, 2]
+main:
+    GEMM y, a, w
+    HALT
+""")
+    w = operand(made, 0, 2)
+    assert list(w["dims"][:3]) == [3, 5, 2]
+    assert list(w["strides"][:3]) == [0, 2, 1]
+
+
+def test_absent_operands_and_records_are_explicit():
+    """Slot 0 is an absent operand; a record left out of bytecode stands in the plan with its defaults."""
+    _, made = planned("""
+.input x : f32[1, 4, 4, 1]
+.input w : f32[1, 1, 1, 1]
+.output y : f32[1, 4, 4, 1]
+main:
+    CONV y, x, w
+    HALT
+""")
+    assert not made.operands[0]["present"]
+    assert operand(made, 0, 0)["present"]
+    window = made.records[made.words[0, 1]]
+    defaults = np.frombuffer(pack(WINDOW.attributes, {}).to_bytes(64, "little"), np.uint32)
+    assert list(window) == list(defaults)
+
+
+def test_huge_dims_are_refused():
+    """The GPU machine counts dims in 31 bits, and says so."""
+    program = assemble("""
+.input x : u8[3000000000]
+.output y : u8[]
+main:
+    REDUCE.max y, x axes=0
+    HALT
+""")
+    with pytest.raises(InputError, match="2\\*\\*31 - 1"):
+        plan.build(program, BASES)
+
+
+def test_an_instruction_with_very_many_dependencies_waits_for_all():
+    """More producers than one warp can poll are waited for by draining."""
+    n = MAX_WAITS + 8
+    fills = "\n".join(f"    FILL y[{i}], {i}" for i in range(n))
+    _, made = planned(f".output y : f32[{n}]\n.output z : f32[]\nmain:\n{fills}\n    REDUCE.sum z, y axes=0\n    HALT\n")
+    assert made.waits[n, 1] == WAIT_FOR_ALL
+
+
+def test_probe_tags_become_slots():
+    """Reports are numbered densely, whatever the tags."""
+    _, made = planned("""
+.input x : f32[3]
+main:
+    PROBE x, tag=70000
+    PROBE x, tag=5
+    PROBE x, tag=70000
+    HALT
+""")
+    at = BY_MNEMONIC["PROBE"].all_attributes["tag"].at // 32
+    assert made.probe_tags == (70000, 5)
+    assert [made.words[i, at] for i in range(3)] == [0, 1, 0]
+
+
+# ---- the order that the counters keep ----
+
+
+class Simulation:
+    """Blocks that follow a plan in any interleaving: what the kernel does, at the grain of instructions."""
+
+    def __init__(self, program: Program, made: plan.Plan, blocks: int, rng: random.Random) -> None:
+        self.program, self.plan, self.rng = program, made, rng
+        self.counters = np.zeros(COUNTERS, np.int64)
+        self.expected = [np.zeros(COUNTERS, np.int64) for _ in range(blocks)]
+        self.at = [0] * blocks
+        self.path = self.execution_path()
+        self.shares = [rng.randint(1, blocks) for _ in program.instructions]
+        self.arrivals = [0] * len(self.path)
+        self.started: list[int] = []
+
+    def execution_path(self) -> list[int]:
+        """Instruction indices in the order that the program executes them (constant loops only)."""
+        path, at, stack = [], 0, []
+        while self.program.instructions[at].row.mnemonic != "HALT":
+            instruction = self.program.instructions[at]
+            if instruction.row.mnemonic == "LOOP":
+                stack.append([at, instruction.attributes["count"]])
+            elif instruction.row.mnemonic == "ENDLOOP":
+                stack[-1][1] -= 1
+                if stack[-1][1]:
+                    at = stack[-1][0]
+                else:
+                    stack.pop()
+            else:
+                path.append(at)
+            at += 1
+        return path
+
+    def ready(self, block: int) -> bool:
+        step = self.at[block]
+        if step == len(self.path):
+            return False
+        index = self.path[step]
+        if block >= self.shares[index]:
+            return True
+        first, count, _, _ = (int(v) for v in self.plan.waits[index])
+        counters = range(COUNTERS) if count == WAIT_FOR_ALL else self.plan.wait_lists[first : first + count]
+        return all(self.counters[c] >= self.expected[block][c] for c in counters)
+
+    def step(self, block: int) -> None:
+        step = self.at[block]
+        index = self.path[step]
+        signal = int(self.plan.waits[index, 2])
+        if block < self.shares[index]:
+            self.check_order(step)
+            self.counters[signal] += 1
+            self.arrivals[step] += 1
+        self.expected[block][signal] += self.shares[index]
+        self.at[block] += 1
+
+    def check_order(self, step: int) -> None:
+        """Everything earlier that touches the same bytes, one of the two writing, is complete."""
+        for earlier in range(step):
+            if self.arrivals[earlier] < self.shares[self.path[earlier]]:
+                assert not self.overlap(self.path[earlier], self.path[step]), (self.path[earlier], self.path[step])
+
+    def overlap(self, i: int, j: int) -> bool:
+        """Whether instructions i and j conflict, by brute force over byte addresses."""
+        reads_i, writes_i = touched(self.program, i)
+        reads_j, writes_j = touched(self.program, j)
+        return bool(writes_i & (reads_j | writes_j) or reads_i & writes_j)
+
+    def run(self) -> None:
+        while any(at < len(self.path) for at in self.at):
+            able = [b for b in range(len(self.at)) if self.ready(b)]
+            assert able, "deadlock"
+            self.step(self.rng.choice(able))
+
+
+def touched(program: Program, index: int) -> tuple[set[tuple[int, int]], set[tuple[int, int]]]:
+    """(read, written) bytes of an instruction as (segment, byte)."""
+    reads: set[tuple[int, int]] = set()
+    writes: set[tuple[int, int]] = set()
+    instruction = program.instructions[index]
+    for spec, d in zip(instruction.row.operands, instruction.operands, strict=True):
+        if d is None:
+            continue
+        for element in np.ndindex(*d.bounds):
+            start = d.offset + sum(i * s for i, s in zip(element, d.strides, strict=True)) * d.dtype.itemsize
+            bytes_ = {(int(d.segment), b) for b in range(start, start + d.dtype.itemsize)}
+            (writes if spec.role is Role.OUT else reads).update(bytes_)
+    return reads, writes
+
+
+def random_text(rng: random.Random) -> str:
+    """A small program of overlapping reads and writes, with a loop."""
+
+    def view() -> str:
+        a = rng.randint(0, 6)
+        return f"h[{a}:{a + 2}]" if rng.random() < 0.7 else "h[::4]"
+
+    def some(n: int) -> list[str]:
+        lines = []
+        while len(lines) < n:
+            out, a, b = view(), view(), view()
+            lines.append(f"    SELECT {out}, c, {a}, {b}" if out not in (a, b) else f"    FILL {out}, {len(lines)}")
+        return lines
+
+    body = [*some(5), "    LOOP s0, 3", *some(4), "    ENDLOOP", *some(4)]
+    return "\n".join([".input c : bool[2]", ".state h : f32[8]", "main:", *body, "    HALT", ""])
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_every_interleaving_keeps_conflicting_instructions_in_order(seed):
+    """Blocks that run at any speed never start an instruction before what it conflicts with is complete."""
+    rng = random.Random(seed)
+    program, made = planned(random_text(rng))
+    Simulation(program, made, blocks=4, rng=rng).run()
+
+
+def test_the_simulation_notices_a_missing_wait():
+    """With the waits taken out of a plan, the order check fails: it can fail."""
+    rng = random.Random(0)
+    program, made = planned(random_text(rng))
+    made.waits[:, 1] = 0
+    with pytest.raises(AssertionError):
+        for seed in range(20):
+            Simulation(program, made, blocks=4, rng=random.Random(seed)).run()
