@@ -47,6 +47,7 @@ def check_expectation(expected: str, result: Result, program: Program) -> None:
 
 
 def run_example(row: Row) -> None:
+    """Assemble and run a row's example, and check what it expects."""
     program = assemble(row.example, file=f"{row.mnemonic.lower()}.dla")
     wanted = expectations(row.example)
     trap = next((e.removeprefix("trap ").strip() for e in wanted if e.startswith("trap ")), None)
