@@ -6,6 +6,7 @@ loops are resolved. Each statement is parsed by itself, so a bad one hides no ot
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -15,7 +16,7 @@ from dla.assembler import comments as places
 from dla.assembler.constants import inside
 from dla.assembler.control import Code, resolve
 from dla.assembler.declarations import Declared
-from dla.assembler.instructions import Checker, Lowered, lower
+from dla.assembler.instructions import Checker, Lowered, lower, row_of
 from dla.assembler.source import (
     Complaints,
     Logical,
@@ -42,16 +43,23 @@ from dla.assembler.syntax import (
 from dla.assembler.views import SEGMENTS
 from dla.isa.errors import AssemblyError, Diagnostic, InputError
 from dla.isa.files import map_file
+from dla.isa.instructions import BY_MNEMONIC
 from dla.isa.names import is_identifier, is_text
 from dla.isa.program import ISA_VERSION, MAX_INSTRUCTIONS, MAX_TENSORS, Debug, Program
 
 MAX_INCLUDE_DEPTH = 16
 MAX_INCLUDES = 1000
 OTHER_DIRECTIVES = {
-    ".isa": ("NUMBER",), ".program": ("NAME",), ".include": ("STRING",), ".file": ("STRING",), ".line": ("NUMBER",),
-    ".segment": ("NAME", "NUMBER"), ".dim": ("NAME", "NAME", "NUMBER"),
-}  # fmt: skip
-"""Directives that declare no tensor, and the tokens that follow them."""
+    ".isa": (("NUMBER",), ".isa 1.0"),
+    ".program": (("NAME",), ".program name"),
+    ".include": (("STRING",), '.include "file.dla"'),
+    ".dim": (("NAME", "NAME", "NUMBER"), ".dim batch s31 64"),
+    ".segment": (("NAME", "NUMBER"), ".segment scratch 4096"),
+    ".file": (("STRING",), '.file "name.dla"'),
+    ".line": (("NUMBER",), ".line 10"),
+}
+"""Directives that declare no tensor: the tokens that follow them, and an example."""
+_FIRST_WORD = re.compile(r"\s*(\.?[A-Za-z_][A-Za-z0-9_.]*)(?![A-Za-z0-9_.]*\s*:)")
 DIRECTIVES = (*(f".{s}" for s in SEGMENTS), *OTHER_DIRECTIVES)
 
 
@@ -127,11 +135,19 @@ class _Assembly:
 
     def _better(self, found: SyntaxProblem, text: str) -> SyntaxProblem:
         """`found`, or what is wrong with the statement's first word if that explains more."""
-        words = text.split()
-        column = len(text) - len(text.lstrip()) + 1
-        if found.column > column and words and words[0].startswith(".") and words[0] not in DIRECTIVES:
-            word = Token("DIRECTIVE", words[0], line=1, column=column)
+        match = _FIRST_WORD.match(text)
+        if match is None or (found.line, found.column) <= (1, match.start(1) + 1):
+            return found
+        word = Token("MNEMONIC", match.group(1), line=1, column=match.start(1) + 1)
+        if word[1:] in SEGMENTS:
+            found.hint = found.hint or f"write {word} name : f32[2, 3]"
+        elif word.startswith(".") and word not in DIRECTIVES:
             return _unknown_directive(word)
+        elif not word.startswith("."):
+            try:
+                row_of(word)
+            except SyntaxProblem as unknown:
+                return unknown
         return found
 
     def _statement(self, place: Place, logical: Logical, statement: Statement) -> None:
@@ -187,14 +203,13 @@ class _Assembly:
 
     def _directive(self, place: Place, body: DirectiveStatement) -> None:
         directive, arguments = body.directive, body.arguments
-        expected = OTHER_DIRECTIVES.get(directive)
-        if expected is None:
+        if directive not in OTHER_DIRECTIVES:
             if directive[1:] in SEGMENTS:
                 raise problem(directive, f"{directive} declares a tensor", f"write {directive} name : f32[2, 3]")
             raise _unknown_directive(directive)
+        expected, example = OTHER_DIRECTIVES[directive]
         if tuple("NAME" if a.type == "QUOTED" else a.type for a in arguments) != expected:
-            shape = " ".join({"NUMBER": "number", "NAME": "name", "STRING": '"text"'}.get(e, e) for e in expected)
-            raise problem(directive, f"{directive} is followed by {shape}", f"write {directive} {shape}")
+            raise problem(directive, f"{directive} is not written like this", f"write {example}")
         getattr(self, f"_directive_{directive[1:]}")(place, *arguments)
 
     def _directive_isa(self, place: Place, version: Token) -> None:
@@ -315,8 +330,6 @@ class _Assembly:
 
 def _bracket_only(body: InstructionStatement) -> Lowered | None:
     """A loop bracket whose arguments were refused still opens or closes its loop: one complaint is enough."""
-    from dla.isa.instructions import BY_MNEMONIC
-
     row = BY_MNEMONIC.get(body.mnemonic)
     if row is None or not any(a.implicit and a.name in ("begin", "end") for a in row.attributes):
         return None

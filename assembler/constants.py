@@ -58,11 +58,8 @@ def _flatten(value: Token | Literals, shape: tuple[int, ...], axis: int, flat: l
 
 def scalars(tokens: list[Token], dtype: DType) -> Array:
     """The numbers that `tokens` write, as a rank-1 array of `dtype`. Raises SyntaxProblem."""
-    if dtype.is_float:
-        try:
-            return convert(np.array(list(map(float, tokens)), dtype=np.float64), dtype)
-        except ValueError:
-            pass  # a hexadecimal integer or something wrong: one by one
+    if dtype.is_float and all(t.type == "NUMBER" and "x" not in t and "X" not in t for t in tokens):
+        return convert(np.array(list(map(float, tokens)), dtype=np.float64), dtype)
     return np.array([scalar(t, dtype) for t in tokens], dtype=dtype.numpy)
 
 
@@ -91,6 +88,8 @@ def number(token: Token) -> int | float:
     """The number that `token` writes: an int unless it has a point, an exponent, inf or nan. Raises SyntaxProblem."""
     text = str(token)
     try:
+        if token.type != "NUMBER":
+            raise ValueError
         if "x" in text or "X" in text:
             return int(text, 16)
         digits = text[1:] if text.startswith("-") else text

@@ -18,10 +18,9 @@ from dla.isa.attributes import Attribute, Axes, Axis, Enum, EnumList, Flag, Reg,
 from dla.isa.descriptor import MAX_RANK, Descriptor
 from dla.isa.dtypes import DType
 from dla.isa.instructions import BY_MNEMONIC
+from dla.isa.names import MAX_TEXT_BYTES, is_text
 from dla.isa.program import Instruction
 from dla.isa.table import Operand, Row
-
-MAX_MESSAGE_BYTES = 4096
 
 
 @dataclass
@@ -189,8 +188,8 @@ def _set_message(lowered: Lowered, token: Token) -> None:
     text = unquote(token)
     if lowered.message is not None:
         raise problem(token, "an instruction has one message")
-    if not all(c.isprintable() or c == "\t" for c in text) or len(text.encode()) > MAX_MESSAGE_BYTES:
-        raise problem(token, f"a message is printable text of at most {MAX_MESSAGE_BYTES} bytes")
+    if not is_text(text):
+        raise problem(token, f"a message is printable text of at most {MAX_TEXT_BYTES} bytes")
     lowered.message = text
 
 

@@ -9,8 +9,16 @@ from dla.isa.descriptor import Descriptor, Dim, Dynamic, bound_of
 from dla.isa.shapes import show
 
 
+class ReshapeError(Exception):
+    """No strides show the tensor under that shape; the message says why."""
+
+    def __init__(self, base: Descriptor, dims: tuple[Dim, ...], why: str, hint: str | None = None) -> None:
+        super().__init__(f"{show(base.dims)} does not reshape to {show(dims)}: {why}")
+        self.hint = hint
+
+
 def reshape(base: Descriptor, dims: tuple[Dim, ...]) -> Descriptor:
-    """`base` seen as `dims`, in row-major order. Raises ValueError if no strides do that.
+    """`base` seen as `dims`, in row-major order. Raises ReshapeError if no strides do that.
 
     Both shapes are cut into the smallest groups of equal size, as NumPy does; a group of several axes must be
     contiguous in itself. A dynamic dim stays as it is: splitting or merging it would move elements when it changes.
@@ -51,10 +59,10 @@ def _group(base: Descriptor, dims: tuple[Dim, ...], old: list[tuple[Dim, int]], 
     """The strides of `new` dims, which hold as many elements as the `old` (dim, stride) pairs."""
     moving = [d for d, _ in old if isinstance(d, Dynamic)] + [d for d in new if isinstance(d, Dynamic)]
     if moving and not (len(old) == 1 and [d for d in new if d != 1] == [old[0][0]]):
-        raise ValueError(f"{show(base.dims)} does not reshape to {show(dims)}: dim {moving[0]} is not a constant")
+        raise ReshapeError(base, dims, f"dim {moving[0]} is not a constant", "reshape the other dims and keep this one")
     for (_, outer), (inner_dim, inner) in pairwise(old):
         if outer != inner * bound_of(inner_dim):
-            raise ValueError(f"{show(base.dims)} does not reshape to {show(dims)}: the view has gaps there")
+            raise ReshapeError(base, dims, "the view has gaps there", "COPY it to a contiguous tensor first")
     strides: list[int] = []
     step = old[-1][1]
     for d in reversed(new):
@@ -69,5 +77,5 @@ def _empty(base: Descriptor, dims: tuple[Dim, ...]) -> Descriptor:
     return replace(base, dims=dims, strides=(1,) * len(dims))
 
 
-def _mismatch(base: Descriptor, dims: tuple[Dim, ...]) -> ValueError:
-    return ValueError(f"{show(base.dims)} does not reshape to {show(dims)}: the numbers of elements differ")
+def _mismatch(base: Descriptor, dims: tuple[Dim, ...]) -> ReshapeError:
+    return ReshapeError(base, dims, "the numbers of elements differ")

@@ -12,6 +12,7 @@ from lark import Token
 
 from dla.assembler.syntax import SyntaxProblem
 from dla.isa.errors import AssemblyError, Diagnostic
+from dla.isa.names import MAX_TEXT_BYTES, is_text
 
 MAX_FILE_BYTES = 64 * 2**20
 MAX_LINE_CHARACTERS = 2**20
@@ -136,21 +137,35 @@ def statements(file: SourceFile, complaints: Complaints) -> Iterator[Logical]:
     number = 0
     while number < len(file.lines):
         start = number
-        code, comment = split_comment(file.lines[number])
+        code, comment = _split(file, number, complaints)
         number += 1
-        comments = [] if comment is None else [(bool(code.strip()), comment.rstrip())]
+        comments = [] if comment is None else [(bool(code.strip()), comment)]
         parts = [code]
         depth = _depth(code) if "=" in code and code.lstrip().startswith(".") else 0
         while depth > 0 and number < len(file.lines) and _VALUE_LINE.match(file.lines[number].partition(";")[0]):
-            code, comment = split_comment(file.lines[number])
+            code, comment = _split(file, number, complaints)
             number += 1
             depth += _depth(code)
             parts.append(code)
             if comment is not None:
-                comments = [(False, text) for _, text in comments] + [(depth <= 0, comment.rstrip())]
+                comments = [(False, text) for _, text in comments] + [(depth <= 0, comment)]
         text = "\n".join(parts)
         if _acceptable(file, start + 1, text, complaints):
             yield Logical(text if not text.isspace() else "", start + 1, tuple(comments))
+
+
+def _split(file: SourceFile, number: int, complaints: Complaints) -> tuple[str, str | None]:
+    """The code and the comment of line `number` (from 0), trailing blanks gone; complains about what is no text."""
+    code, comment = split_comment(file.lines[number])
+    if comment is None:
+        return code, None
+    comment = comment.rstrip().replace("\u00a0", " ")
+    if not is_text(comment):
+        place = Place(file, number + 1, number + 1)
+        message = f"a comment is printable text of at most {MAX_TEXT_BYTES} bytes"
+        complaints.add(place, (1, len(code) + 1, 1), message, "split it over several lines, without control characters")
+        return code, None
+    return code, comment
 
 
 def _depth(code: str) -> int:
@@ -162,8 +177,9 @@ def _depth(code: str) -> int:
 def _acceptable(file: SourceFile, line: int, text: str, complaints: Complaints) -> bool:
     place = Place(file, line, line)
     if "\0" in text:
-        row = text[: text.index("\0")].count("\n")
-        complaints.add(place, (row + 1, 1, 1), "this line holds a NUL byte: the file is not assembly text")
+        before = text[: text.index("\0")]
+        at = before.count("\n") + 1, len(before) - before.rfind("\n"), 1
+        complaints.add(place, at, "this line holds a NUL byte: the file is not assembly text")
         return False
     if len(text) > MAX_LINE_CHARACTERS and any(len(part) > MAX_LINE_CHARACTERS for part in text.split("\n")):
         complaints.add(place, None, f"this line has more than {MAX_LINE_CHARACTERS} characters", "break it up")

@@ -324,7 +324,9 @@ def _explain(error: UnexpectedInput, text: str) -> SyntaxProblem:
     if character == '"':
         return SyntaxProblem('this string has no closing `"`', error.line, error.column)
     shown = f"`{character}`" if character.isprintable() else f"\\x{ord(character):02x}"
-    return SyntaxProblem(f"unexpected {shown}; expected {_spoken(error.allowed or set())}", error.line, error.column)
+    message = f"unexpected {shown}; expected {_spoken(error.allowed or set())}"
+    hint = "a comment starts with ;" if character in "#/" else None
+    return SyntaxProblem(message, error.line, error.column, 1, hint)
 
 
 def _spoken(terminals: set[str]) -> str:

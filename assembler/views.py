@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 
 from lark import Token
 
-from dla.assembler.reshape import reshape
+from dla.assembler.reshape import ReshapeError, reshape
 from dla.assembler.source import suggestion
 from dla.assembler.syntax import Method, Placed, Slice, Subscript, Sum, View, integer, name_of, problem
 from dla.isa.descriptor import (
@@ -337,8 +337,8 @@ def _method(scope: Scope, base: Descriptor, given: Method) -> Descriptor:
         return _broadcast(base, dims, given.name)
     try:
         return reshape(base, dims)
-    except ValueError as error:
-        raise problem(given.name, str(error), "strides cannot express it: COPY to a contiguous tensor first") from None
+    except ReshapeError as error:
+        raise problem(given.name, str(error), error.hint) from None
 
 
 def _axes(scope: Scope, base: Descriptor, at: Token, arguments: list[Sum]) -> list[int]:
