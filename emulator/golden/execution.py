@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -16,13 +17,13 @@ from dla.emulator.golden.scalar import Registers, alu, compare
 from dla.emulator.result import Probe, statistics
 from dla.isa.descriptor import Segment
 from dla.isa.dtypes import Array, DType, convert
-from dla.isa.errors import Trap
+from dla.isa.errors import TimeoutTrap, Trap
 from dla.isa.program import Instruction, Program
 from dla.isa.registers import Register
 from dla.isa.table import Exec, Out, result_arrays
 
-Perturb = Callable[[Array, Array], Array]
-"""(exact float result, tolerance) -> another result that a machine may give; both f64, of the same shape."""
+Perturb = Callable[[Array, Array, Resolved], Array]
+"""(exact float result, tolerance, where it goes) -> another result that a machine may give; f64, of the same shape."""
 
 
 @dataclass(frozen=True)
@@ -49,7 +50,7 @@ class Execution:
 
     def __init__(
         self, program: Program, memory: Memory, registers: Registers, accumulator: np.dtype[Any],
-        trace: Callable[[Executed], None] | None = None, perturb: Perturb | None = None,
+        trace: Callable[[Executed], None] | None = None, perturb: Perturb | None = None, timeout: float | None = None,
     ) -> None:  # fmt: skip
         self.probes: dict[int, Probe] = {}
         self._program = program
@@ -58,6 +59,7 @@ class Execution:
         self._accumulator = accumulator
         self._trace = trace
         self._perturb = perturb
+        self._deadline = math.inf if timeout is None else time.perf_counter() + timeout
         self._messages = dict(program.debug.messages) if program.debug else {}
         self._attributes: dict[int, dict[str, Any]] = {}  # with defaults, by instruction index
         self._loops: list[_Loop] = []
@@ -97,6 +99,8 @@ class Execution:
     def _traced(self, index: int) -> int | None:
         """Execute instruction `index`, and say so; the index of the next one, None after HALT."""
         try:
+            if time.perf_counter() > self._deadline:
+                raise TimeoutTrap("timeout", "the run took longer than it was allowed to")
             if self._trace is None:
                 return self._execute(index)
             places = self._places(self._program.instructions[index])
@@ -104,7 +108,7 @@ class Execution:
             following = self._execute(index)
             self._trace(self._describe(index, places, time.perf_counter() - began))
         except Trap as trap:
-            raise Trap(
+            raise type(trap)(
                 trap.category, trap.detail, instruction=index, location=self._program.location(index)
             ) from None  # fmt: skip
         return following
@@ -139,7 +143,7 @@ class Execution:
             place = places[spec.name]
             if self._perturb is not None and place.descriptor.dtype.is_float:
                 tolerance = row.error.tolerance(result, place.descriptor.dtype, operands, attributes)
-                result = self._perturb(result, np.broadcast_to(tolerance, result.shape))
+                result = self._perturb(result, np.broadcast_to(tolerance, result.shape), place)
             self._memory.write(place, convert(result, place.descriptor.dtype))
 
     def _places(self, instruction: Instruction) -> dict[str, Resolved]:

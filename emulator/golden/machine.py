@@ -29,7 +29,8 @@ class GoldenMachine:
     `accumulate` is the accumulator type of floats: "f64" makes it the oracle, "f32" is faster. `watch` traps reads
     of scratch and output bytes that were never written. `shuffle` is the seed of a random legal order instead of
     program order, which must change nothing. `trace` is called after each instruction. `perturb` replaces exact
-    float results (`dla.emulator.compare` uses it to measure how errors grow).
+    float results (`dla.emulator.compare` uses it to measure how errors grow). `timeout`, in seconds, ends a run with a
+    TimeoutTrap at the next instruction.
     """
 
     accumulate: Literal["f64", "f32"] = "f64"
@@ -37,6 +38,7 @@ class GoldenMachine:
     shuffle: int | None = None
     trace: Callable[[Executed], None] | None = None
     perturb: Perturb | None = None
+    timeout: float | None = None
     name: str = field(default="golden", init=False)
 
     def load(self, program: Program) -> GoldenSession:
@@ -76,6 +78,7 @@ class GoldenSession:
         execution = Execution(
             self.program, memory, Registers.at_start(self.program, bound.dims),
             np.dtype(np.float64 if machine.accumulate == "f64" else np.float32), machine.trace, machine.perturb,
+            machine.timeout,
         )  # fmt: skip
         began = time.perf_counter()
         execution.run(None if machine.shuffle is None else random.Random(machine.shuffle))
