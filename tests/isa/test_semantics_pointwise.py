@@ -88,8 +88,16 @@ def test_activations_pass_nan_on(evaluate: Any, name: str) -> None:
     assert np.isnan(y).all()
 
 
-@pytest.mark.parametrize(("name", "x", "expected"), [("log", -1.0, np.nan), ("log", 0.0, -np.inf), ("sqrt", -1.0, np.nan),
-                                                     ("reciprocal", 0.0, np.inf), ("rsqrt", 0.0, np.inf)])  # fmt: skip
+@pytest.mark.parametrize(
+    ("name", "x", "expected"),
+    [
+        ("log", -1.0, np.nan),
+        ("log", 0.0, -np.inf),
+        ("sqrt", -1.0, np.nan),
+        ("reciprocal", 0.0, np.inf),
+        ("rsqrt", 0.0, np.inf),
+    ],
+)
 def test_outside_their_domain_activations_follow_ieee(evaluate: Any, name: str, x: float, expected: float) -> None:
     """log(0) is -infinity and sqrt(-1) is NaN, without warnings."""
     (y,) = evaluate(f"ACT.{name}", (1,), np.array([x]))
