@@ -14,9 +14,19 @@ from dla.isa.table import Constraint, Operand, Role, Site
 def operands(shape: str) -> tuple[Operand, ...]:
     """The operands that epilogue steps read; each broadcasts to the result's `shape`."""
     return (
-        Operand("bias", Role.IN, f"~{shape}", FLOATS, "added by the `bias` step", step="bias"),
-        Operand("residual", Role.IN, f"~{shape}", FLOATS, "added by the `residual` step", step="residual"),
-        Operand("gate", Role.IN, f"~{shape}", FLOATS, "multiplied in by the `gate` step", step="gate"),
+        Operand("bias", Role.IN, f"~{shape}", FLOATS, "added by the `bias` step", step="bias", may_be_output=True),
+        Operand(
+            "residual",
+            Role.IN,
+            f"~{shape}",
+            FLOATS,
+            "added by the `residual` step",
+            step="residual",
+            may_be_output=True,
+        ),
+        Operand(
+            "gate", Role.IN, f"~{shape}", FLOATS, "multiplied in by the `gate` step", step="gate", may_be_output=True
+        ),
     )
 
 

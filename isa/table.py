@@ -47,6 +47,8 @@ class Operand:
 
     `dtypes` is the name of one of the row's type variables, or a tuple of types. `subs` limits the operand to some
     sub-operations. `step` names the epilogue step that the operand belongs to: it is present exactly if the step is.
+    `may_be_output` lets an input be exactly the first output even where the row's alias rule does not: each of its
+    elements is read only to compute the output element in the same place.
     """
 
     name: str
@@ -57,6 +59,7 @@ class Operand:
     optional: bool = False
     subs: tuple[str, ...] = ()
     step: str | None = None
+    may_be_output: bool = False
 
 
 @dataclass(frozen=True)

@@ -65,7 +65,7 @@ ROW = Row(
         Operand("out", Role.OUT, "[B..., M, N]", "O", "the result"),
         Operand("a", Role.IN, "[~B..., M, K]", "T", "left matrix"),
         Operand("b", Role.IN, "[~B..., K, N]", "T", "right matrix"),
-        Operand("c", Role.IN, "~[B..., M, N]", FLOATS, "matrix added, times beta", optional=True),
+        Operand("c", Role.IN, "~[B..., M, N]", FLOATS, "matrix added, times beta", optional=True, may_be_output=True),
         *epilogue.operands("[B..., M, N]"),
     ),
     types={"T": FLOATS + INTEGER_INPUTS, "O": (*FLOATS, DType.I32)},

@@ -1,7 +1,8 @@
 """V-OVERLAP and V-ALIAS: what an instruction writes is nothing else that it reads or writes.
 
 A machine computes an output in any order, piece by piece, so an output must not change an input under way. Rows that
-read each element before they write it (`Alias.SAME`) may write to the very view that they read.
+read each element before they write it (`Alias.SAME`) may write to the very view that they read; so may others for
+operands that say so (`may_be_output`).
 """
 
 from __future__ import annotations
@@ -58,7 +59,8 @@ class _Checker:
                     continue
                 if view.segment is not other.segment or self._are_disjoint(view, other, registers):
                     continue
-                may_be_same = instruction.row.alias is Alias.SAME and other_spec.role is Role.IN
+                elementwise = instruction.row.alias is Alias.SAME or other_spec.may_be_output
+                may_be_same = elementwise and other_spec.role is Role.IN
                 if not (may_be_same and strides.same(view, other)):
                     what = "is not exactly" if may_be_same else "shares memory with"
                     yield "V-ALIAS", f"{spec.name} {what} {other_spec.name}" + (
