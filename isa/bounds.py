@@ -20,6 +20,8 @@ from dla.isa.dtypes import Array, DType, convert, ulp
 
 F32_EPSILON = 2.0**-24
 """Largest relative error of one rounding to f32: the accumulator's unit roundoff."""
+FLUSHED = 2.0**-126
+"""What is lost where a machine flushes a subnormal f32 to zero, as every machine may."""
 
 
 def storage_roundoff(values: Array) -> float:
@@ -48,12 +50,13 @@ class ErrorBound:
     def tolerance(self, reference: Array, dtype: DType, operands: dict[str, Any], attributes: dict[str, Any]) -> Array:
         """Allowed |result - reference|, elementwise (f64), for a result stored as `dtype`.
 
-        `reference` is the exact result in f64, before rounding. Integer and bool outputs must be equal.
+        `reference` is the exact result in f64, before rounding. The tolerance is one ULP of `dtype`, the slack, and
+        FLUSHED. Integer and bool outputs must be equal.
         """
         if self.slack is None or not dtype.is_float:
             return np.zeros(np.shape(reference))
         slack = np.asarray(self.slack(reference, operands, attributes), dtype=np.float64)
-        return ulp(reference, dtype) + np.where(np.isfinite(slack), slack, 0.0)
+        return ulp(reference, dtype) + np.where(np.isfinite(slack), slack, 0.0) + FLUSHED
 
 
 EXACT = ErrorBound("bit-equal", None)

@@ -118,10 +118,9 @@ def _is_float(dtype: np.dtype[Any]) -> bool:
 def ulp(values: Array, dtype: DType) -> Array:
     """Distance between neighbouring numbers of float type `dtype` around each |value| (float64).
 
-    Below the smallest normal number the distance at that number is used, because machines may flush
-    subnormals to zero.
+    Below the smallest normal number, down to 0, it is the distance at that number.
     """
     precision, min_exponent = _PRECISION[dtype]
     magnitude = np.where(np.isfinite(values), np.abs(values), 0.0).astype(np.float64)
-    _, exponent = np.frexp(magnitude)
+    exponent = np.where(magnitude == 0, min_exponent, np.frexp(magnitude)[1])
     return np.asarray(np.ldexp(1.0, np.maximum(exponent - 1, min_exponent) - (precision - 1)))
