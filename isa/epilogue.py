@@ -13,20 +13,14 @@ from dla.isa.table import Constraint, Operand, Role, Site
 
 def operands(shape: str) -> tuple[Operand, ...]:
     """The operands that epilogue steps read; each broadcasts to the result's `shape`."""
+
+    def read_by(step: str, doc: str) -> Operand:
+        return Operand(step, Role.IN, f"~{shape}", FLOATS, doc, step=step, may_be_output=True)
+
     return (
-        Operand("bias", Role.IN, f"~{shape}", FLOATS, "added by the `bias` step", step="bias", may_be_output=True),
-        Operand(
-            "residual",
-            Role.IN,
-            f"~{shape}",
-            FLOATS,
-            "added by the `residual` step",
-            step="residual",
-            may_be_output=True,
-        ),
-        Operand(
-            "gate", Role.IN, f"~{shape}", FLOATS, "multiplied in by the `gate` step", step="gate", may_be_output=True
-        ),
+        read_by("bias", "added by the `bias` step"),
+        read_by("residual", "added by the `residual` step"),
+        read_by("gate", "multiplied in by the `gate` step"),
     )
 
 
