@@ -13,6 +13,7 @@ import click
 
 import dla
 from dla.console import (
+    COMPARISON_FAILED,
     Command,
     Driver,
     debug_option,
@@ -216,6 +217,8 @@ def run(
     with waiting(f"running on {machine.name}"):
         result = session.run(tensors, sizes)
     note(f"{result.backend}: {result.elapsed * 1e3:.3f} ms")
+    for name in report.with_nans(result):
+        note(f"warning: output '{name}' has NaN elements; --trace shows where they first appear")
     save(places + state_places, {**result.state, **result.outputs})
     if as_json:
         print_json(report.run_facts(result) | ({"trace": traced} if trace else {}))
@@ -224,6 +227,71 @@ def run(
         click.echo(report.probe_line(probe))
     for name, array in result.outputs.items() if not places else ():
         click.echo(report.tensor_line(name, array))
+
+
+@main.command()
+@click.argument("program", default="-")
+@input_options
+@click.option("--state-in", metavar="FILE", help="Start with these `.state` tensors instead of zeros.")
+@click.option("--backends", default="golden,gpu", show_default=True, metavar="LIST",
+              help="golden, the f64 reference, and those to compare with it: gpu, golden-f32.")  # fmt: skip
+@json_option
+def compare(
+    program: str, inputs: tuple[str, ...], seed: int | None, dims: tuple[str, ...], state_in: str | None,
+    backends: str, as_json: bool,
+) -> None:  # fmt: skip
+    """Run PROGRAM on several machines and compare their outputs: exit code 1 unless all are within their bounds.
+
+    The bound of each output follows from the error bounds of the instructions (`dla isa`), carried through the program.
+
+    \b
+      dla compare net.dla --input x=images.npy
+      dla compare net.dla --random 1 --backends golden,golden-f32
+    """
+    from dla import report
+    from dla.emulator.compare import reference
+    from dla.emulator.tensorfiles import gather
+    from dla.isa.descriptor import Segment
+    from dla.isa.verifier import verify
+
+    others = compared_backends(backends)
+    machines = {name: machine_called(name) for name in others}
+    found = loaded(program)
+    verify(found)
+    sizes = parsed_dims(dims)
+    tensors = inputs_for(found, inputs, seed, sizes)
+    states = {t.name: t for t in found.in_segment(Segment.STATE)}
+    state = gather([state_in], states, "state") if state_in else {}
+    with waiting("running the reference"):
+        oracle = reference(found, tensors, sizes, state)
+    rows = []
+    for name, machine in machines.items():
+        with waiting(f"running on {name}"):
+            rows += [(name, c) for c in oracle.compare(machine.run(found, tensors, sizes, state))]
+    note(f"backends: golden (reference), {', '.join(others)}")
+    if as_json:
+        print_json(report.comparison_facts(rows))
+    else:
+        show(report.comparison_table(rows))
+    if not all(comparison.ok for _, comparison in rows):
+        click.get_current_context().exit(COMPARISON_FAILED)
+
+
+def compared_backends(text: str) -> list[str]:
+    """What `--backends` names beside the reference."""
+    first, *others = text.split(",")
+    if first != "golden" or not others or not set(others) <= {"gpu", "golden-f32"}:
+        raise InputError(
+            f"--backends {text} compares nothing", hint="write golden,gpu or golden,golden-f32: golden is the reference"
+        )
+    return others
+
+
+def machine_called(name: str) -> Machine:
+    """A machine to compare with the reference."""
+    from dla.emulator.api import Machine
+
+    return Machine("golden", accumulate="f32") if name == "golden-f32" else Machine(name, progress=note)
 
 
 def machine_for(backend: str, **options: Any) -> Machine:

@@ -48,7 +48,7 @@ class Driver(click.Group):
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             ctx.exit(0)
         except OSError as error:
-            _report(ctx, InputError(str(error)))
+            _report(ctx, InputError(f"{error.strerror or error}" + (f": '{error.filename}'" if error.filename else "")))
             ctx.exit(InputError.exit_code)
         except MemoryError:
             _report(ctx, InputError("there is not enough memory for this", hint="lower the dims with --set"))
@@ -145,7 +145,7 @@ def show(*parts: Any) -> None:
     for part in parts:
         with console.capture() as captured:
             console.print(part)
-        click.echo("\n".join(line.rstrip() for line in captured.get().rstrip("\n").split("\n")))
+        click.echo("\n".join(line.rstrip() for line in captured.get().rstrip("\n").split("\n")), color=True)
 
 
 @contextlib.contextmanager

@@ -14,6 +14,7 @@ from dla.isa.descriptor import Dynamic, Segment
 from dla.isa.summary import Summary
 
 if TYPE_CHECKING:
+    from dla.emulator.compare import OutputComparison
     from dla.emulator.doctor import Finding
     from dla.emulator.golden.execution import Executed
     from dla.emulator.result import Probe, Result
@@ -85,6 +86,14 @@ def run_facts(result: Result) -> dict[str, Any]:
         "outputs": {name: tensor_facts(array) for name, array in result.outputs.items()},
         "probes": [asdict(probe) for _, probe in sorted(result.probes.items())],
     }
+
+
+def with_nans(result: Result) -> list[str]:
+    """The names of the float outputs with NaN elements."""
+    import numpy as np
+
+    floats = {name: array for name, array in result.outputs.items() if array.dtype.kind in "fV"}
+    return [name for name, array in floats.items() if np.isnan(array).any()]
 
 
 def probe_line(probe: Probe) -> str:
@@ -181,6 +190,24 @@ def quantity(value: float, unit: str) -> str:
 def inputs_of(program: Program) -> dict[str, Any]:
     """The program's input tensors by name."""
     return {t.name: t for t in program.in_segment(Segment.INPUT)}
+
+
+def comparison_table(rows: Iterable[tuple[str, OutputComparison]]) -> Table:
+    """One line per backend and output: how far it is from the reference, and how far it may be."""
+    found = table("backend", "output", "type", "elements", "largest error", "of its bound", "outside", "ties", "")
+    for backend, c in rows:
+        verdict = Text("within", "green") if c.ok else Text(f"WRONG {c.problem or ''}".strip(), "bold red")
+        found.add_row(
+            backend, c.name, c.dtype, f"{c.elements:,}", f"{c.max_error:.3g}", f"{c.max_ratio:.1%}", str(c.over),
+            str(c.ties), verdict,
+        )  # fmt: skip
+    return found
+
+
+def comparison_facts(rows: Iterable[tuple[str, OutputComparison]]) -> dict[str, Any]:
+    """The same as facts."""
+    facts = [{"backend": b} | asdict(c) | {"segment": c.segment.text, "ok": c.ok} for b, c in rows]
+    return {"ok": all(fact["ok"] for fact in facts), "comparisons": facts}
 
 
 # -- the instruction set and this computer
