@@ -94,7 +94,7 @@ def decode(code: Code) -> tuple[Instruction, ...]:
             encoder.add(instruction)
         except (ContainerError, ValueError) as error:
             raise ContainerError(f"instruction {index}: {error}") from None
-        if encoder.code.words[-1] != word:
+        if encoder.code.words.pop() != word:  # popped, so that a second copy of all words is never held
             raise ContainerError(f"instruction {index}: reserved bits are set, or a table is not in order of first use")
         instructions.append(instruction)
     if encoder.code.descriptors != code.descriptors or encoder.code.records != code.records:

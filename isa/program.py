@@ -15,13 +15,14 @@ from dla.isa.dtypes import Array
 from dla.isa.table import Row
 
 ISA_VERSION = (1, 0)
-MAX_INSTRUCTIONS = 2**20
-MAX_TENSORS = 2**20
+MAX_INSTRUCTIONS = 2**16
+MAX_TENSORS = 2**15
+"""With these, the objects that the most hostile file makes stay within 64 MiB; large models have some thousands."""
 TENSOR_ALIGNMENT = 256
 """Bytes: the assembler and the compiler place every tensor at a multiple of this, which satisfies TMA and mma loads."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Instruction:
     """One instruction: its row, sub-operation, operands in row order (None where absent) and attributes.
 
@@ -50,7 +51,7 @@ class Instruction:
         raise KeyError(name)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Tensor:
     """A named tensor: what `.input x : f32[batch <= 64, 10]` declares. Always contiguous at its bounds."""
 

@@ -10,6 +10,8 @@ from dla.isa.program import Instruction, Program
 from dla.isa.verifier.rules import Report
 
 _RULE_OF = {"operands": "V-OPERAND", "types": "V-TYPE", "shapes": "V-SHAPE", "static": "V-STATIC"}
+_REMEMBERED = 4096
+"""Instructions that differ in more than addresses are few, but for hostile programs, which may not fill the memory."""
 
 
 def check(program: Program, report: Report) -> None:
@@ -20,6 +22,8 @@ def check(program: Program, report: Report) -> None:
         key = _key(instruction, shapes)
         found = complaints.get(key)
         if found is None:
+            if len(complaints) >= _REMEMBERED:
+                complaints.clear()
             found = complaints[key] = typing.check(instruction)
         for complaint in found:
             rule = _RULE_OF.get(complaint.rule, f"{instruction.row.mnemonic}.{complaint.rule}")

@@ -10,7 +10,7 @@ from dla.isa.names import shown
 from dla.isa.program import Program
 
 RULES: dict[str, str] = {
-    "V-SIZE": "the program has 1 to 65,536 instructions and at most 65,536 tensors",
+    "V-SIZE": "the program has 1 to 65,536 instructions and at most 32,768 tensors",
     "V-FIELD": "every operand and attribute is one that the row has, with a value that its encoding can hold",
     "V-NAME": "the program, tensors, dims and labels are named by identifiers; tensors and dims differ in name",
     "V-DEBUG": "the debug section speaks of instructions that exist, in printable text",

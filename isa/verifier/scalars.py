@@ -63,6 +63,7 @@ class _Walk:
         self._arriving: dict[int, State] = {}  # by target of branches still ahead
         self._before_loop: dict[int, State] = {}  # by LOOP, as are the numbers of trips
         self._trips: dict[int, Interval] = {}
+        self._snapshot: tuple[Interval, ...] = ()
         self._loop_writes = _loop_writes(program, flow, function)
 
     def run(self) -> None:
@@ -80,12 +81,14 @@ class _Walk:
     def _step(self, index: int, instruction: Instruction, state: State) -> State | None:
         """The state after instruction `index`; None if control does not go on from there."""
         attributes = instruction.attributes
-        for descriptor in instruction.operands:
-            if descriptor is not None and descriptor.is_dynamic:
-                self._states.setdefault(index, tuple(state))
-        for descriptor in instruction.operands:
-            if descriptor is not None and descriptor.is_dynamic:
-                _learn(descriptor, state)
+        dynamic = [view for view in instruction.operands if view is not None and view.is_dynamic]
+        if dynamic:
+            snapshot = tuple(state)
+            if snapshot != self._snapshot:  # mostly it is the same: no need to keep it twice
+                self._snapshot = snapshot
+            self._states[index] = self._snapshot
+        for view in dynamic:
+            _learn(view, state)
         match instruction.row.mnemonic:
             case "HALT" | "RET":
                 return None
