@@ -1,0 +1,124 @@
+// The epilogue of GEMM and CONV: alpha * sum + beta * c, up to four steps, one rounding.
+#pragma once
+#include "activations.cuh"
+#include "matrix.cuh"
+
+// What happens to the sums of one instruction. Operands that are absent are null; all others have the rank and dims of `out`.
+struct Epilogue {
+    const Tensor* out;
+    const Tensor* c;
+    const Tensor* bias;
+    const Tensor* residual;
+    const Tensor* gate;
+    f32 alpha, beta;
+    u32 steps;  // codes, first step in the low byte; 0 ends
+    u32 act;
+    f32 act_alpha, clamp_low, clamp_high;
+
+    template <class Args> static DEV Epilogue of(const Args& args) {
+        Epilogue e;
+        e.out = &args.out();
+        e.c = nullptr;
+        e.bias = args.has_bias() ? &args.bias() : nullptr;
+        e.residual = args.has_residual() ? &args.residual() : nullptr;
+        e.gate = args.has_gate() ? &args.gate() : nullptr;
+        e.alpha = e.beta = 1.0f;
+        e.steps = args.steps(0) | args.steps(1) << 8 | args.steps(2) << 16 | args.steps(3) << 24;
+        e.act = args.act();
+        e.act_alpha = args.act_alpha();
+        e.clamp_low = args.clamp_low();
+        e.clamp_high = args.clamp_high();
+        return e;
+    }
+};
+
+// Element offsets of one row of the result (all axes but the last) in every operand.
+struct RowOffsets {
+    i64 out, c, bias, residual, gate;
+
+    DEV RowOffsets(const Epilogue& e, u32 row) : out(0), c(0), bias(0), residual(0), gate(0) {
+        for (i32 k = e.out->rank - 2; k >= 0; --k) {
+            const u32 quotient = k == 0 ? 0 : row / static_cast<u32>(e.out->dims[k]);
+            const i64 index = row - quotient * static_cast<u32>(e.out->dims[k]);
+            out += index * e.out->strides[k];
+            if (e.c) c += index * e.c->strides[k];
+            if (e.bias) bias += index * e.bias->strides[k];
+            if (e.residual) residual += index * e.residual->strides[k];
+            if (e.gate) gate += index * e.gate->strides[k];
+            row = quotient;
+        }
+    }
+};
+
+// The result at one place, before it is rounded.
+DEV f32 finish(const Epilogue& e, const RowOffsets& row, u32 column, f32 sum) {
+    const u32 axis = e.out->rank - 1;
+    const auto operand = [&](const Tensor* t, i64 at) { return load_f32(*t, at + static_cast<i64>(column) * t->strides[axis]); };
+    f32 v = e.alpha * sum;
+    if (e.c) v += e.beta * operand(e.c, row.c);
+#pragma unroll 1
+    for (u32 steps = e.steps; steps != 0; steps >>= 8) {
+        switch (steps & 0xff) {
+            case STEP_BIAS: v += operand(e.bias, row.bias); break;
+            case STEP_ACT: v = activate(e.act, v, e.act_alpha); break;
+            case STEP_RESIDUAL: v += operand(e.residual, row.residual); break;
+            case STEP_GATE: v *= operand(e.gate, row.gate); break;
+            default: v = v < e.clamp_low ? e.clamp_low : v > e.clamp_high ? e.clamp_high : v; break;  // STEP_CLAMP; NaN stays
+        }
+    }
+    return v;
+}
+
+// Stores `count` (up to 4) neighbours of a row, in one access where that is possible.
+DEV void store_four(const Tensor& t, i64 offset, const f32 (&v)[4], u32 count) {
+    const i64 step = t.strides[t.rank - 1];
+    char* p = element(t, offset);
+    const bool whole = count == 4 && step == 1 && reinterpret_cast<u64>(p) % (4 * t.item_bytes) == 0 && is_float(t.dtype);
+    if (whole && range_in_bounds(t, p, 4 * t.item_bytes)) {
+        if (t.dtype == DTYPE_F32) *reinterpret_cast<float4*>(p) = make_float4(v[0], v[1], v[2], v[3]);
+        else if (t.dtype == DTYPE_BF16) *reinterpret_cast<uint2*>(p) = make_uint2(pack_bf16(v[0], v[1]), pack_bf16(v[2], v[3]));
+        else *reinterpret_cast<uint2*>(p) = make_uint2(pack_f16(v[0], v[1]), pack_f16(v[2], v[3]));
+        return;
+    }
+#pragma unroll
+    for (u32 j = 0; j < 4; ++j) {
+        if (j < count) store_f32(t, offset + j * step, v[j]);
+    }
+}
+
+// The part of the result that one tile holds: `rows` from row `row` on, `columns` from `column` on.
+struct TileExtent {
+    u32 row, column;
+    u32 rows, columns;
+};
+
+// Finishes and stores the sums that a tile left in scratch: f32 (or i32) [parts][height][pitch], added up in order.
+DEV_CALL void store_tile(const Epilogue& e, const TileExtent& extent, u32 parts, u32 height, u32 pitch, const Block& block) {
+    const u32 groups = (extent.columns + 3) / 4;
+#pragma unroll 1
+    for (u32 id = block.thread; id < extent.rows * groups; id += WORKER_THREADS) {
+        const u32 row = id / groups, first = id % groups * 4;
+        const u32 count = extent.columns - first < 4 ? extent.columns - first : 4;
+        const char* sums = block.scratch + (row * pitch + first) * 4;
+        const RowOffsets offsets(e, extent.row + row);
+        const u32 column = extent.column + first;
+        const i64 to = offsets.out + static_cast<i64>(column) * e.out->strides[e.out->rank - 1];
+        if (!is_float(e.out->dtype)) {
+            for (u32 j = 0; j < count; ++j) {
+                u32 sum = 0;
+                for (u32 part = 0; part < parts; ++part) sum += reinterpret_cast<const u32*>(sums + part * height * pitch * 4)[j];
+                store_i64(*e.out, to + j * e.out->strides[e.out->rank - 1], static_cast<i32>(sum));
+            }
+            continue;
+        }
+        float4 sum = *reinterpret_cast<const float4*>(sums);
+        for (u32 part = 1; part < parts; ++part) {
+            const float4 more = *reinterpret_cast<const float4*>(sums + part * height * pitch * 4);
+            sum = make_float4(sum.x + more.x, sum.y + more.y, sum.z + more.z, sum.w + more.w);
+        }
+        f32 v[4] = {sum.x, sum.y, sum.z, sum.w};
+#pragma unroll 1
+        for (u32 j = 0; j < count; ++j) v[j] = finish(e, offsets, column + j, v[j]);
+        store_four(*e.out, to, v, count);
+    }
+}

@@ -1,0 +1,79 @@
+// GEMM: batched matrix products on tensor cores (16-bit floats), by FMA (f32) or by integer multiply-add (8-bit).
+#pragma once
+#include "epilogue.cuh"
+#include "views.cuh"
+
+// The products that an instruction stands for.
+struct Products {
+    u32 batches, m, n, k;
+    bool merged;  // b is the same for every batch: the leading axes of a count as rows
+
+    DEV explicit Products(const GemmArgs& args) {
+        const Tensor& out = args.out();
+        const Tensor& a = args.a();
+        const Tensor& b = args.b();
+        batches = 1;
+        bool same = true;
+        for (u32 i = 0; i + 2 < out.rank; ++i) {
+            batches *= out.dims[i];
+            same &= out.dims[i] == 1 || b.strides[i] == 0;
+        }
+        m = out.dims[out.rank - 2];
+        n = out.dims[out.rank - 1];
+        k = a.dims[a.rank - 1];
+        merged = same && batches > 1 && (a.strides[a.rank - 1] == 1 || m == 1);
+        if (merged) {
+            m *= batches;
+            batches = 1;
+        }
+    }
+};
+
+template <class Tile> DEV_CALL void gemm_tile(const GemmArgs& args, const Products& p, const Tiling::Place& at, const Block& block) {
+    const Tensor& a = args.a();
+    const Tensor& b = args.b();
+    const u32 axis = a.rank - 1;
+    const TileExtent extent{at.batch * p.m + at.row, at.column, min(Tile::ROWS, p.m - at.row), min(Tile::COLUMNS, p.n - at.column)};
+    // With a depth of 0 nothing is loaded, and nothing may be divided by that dim.
+    const i64 a_base = p.merged || p.k == 0 ? 0 : row_offset(a, at.batch * p.m), b_base = p.k == 0 ? 0 : row_offset(b, at.batch * p.k);
+    const TileLoader<typename Tile::Element, Tile::ROWS, Tile::STEP> left(a, a_base, axis - 1, axis, at.row, extent.rows, p.merged,
+                                                                          block.thread);
+    const TileLoader<typename Tile::Element, Tile::COLUMNS, Tile::STEP> right(b, b_base, axis, axis - 1, at.column, extent.columns, false,
+                                                                              block.thread);
+    Tile::multiply(left, right, p.k, block);
+    Epilogue e = Epilogue::of(args);
+    e.c = args.has_c() ? &args.c() : nullptr;
+    e.alpha = args.alpha();
+    e.beta = args.beta();
+    store_tile(e, extent, Tile::PARTS, Tile::ROWS, Tile::PITCH, block);
+}
+
+struct GemmHandler {
+    static DEV u32 tiles(const GemmArgs& args) {
+        const Products p(args);
+        return Tiling::choose(args.a().dtype, p.batches, p.m, p.n).tiles;
+    }
+
+    static DEV_CALL void run(const GemmArgs& args, u32 tile, const Block& block) {
+        const Products p(args);
+        const Tiling tiling = Tiling::choose(args.a().dtype, p.batches, p.m, p.n);
+        const Tiling::Place at = tiling.place(tile);
+        switch (args.a().dtype) {
+            case DTYPE_BF16: run_16<Bf16>(args, p, tiling, at, block); break;
+            case DTYPE_F16: run_16<F16>(args, p, tiling, at, block); break;
+            case DTYPE_F32:
+                if (tiling.rows == LargeFloatTile::ROWS) gemm_tile<LargeFloatTile>(args, p, at, block);
+                else gemm_tile<SmallFloatTile>(args, p, at, block);
+                break;
+            default: gemm_tile<IntegerTile>(args, p, at, block); break;
+        }
+    }
+
+  private:
+    template <class T> static DEV void run_16(const GemmArgs& args, const Products& p, const Tiling& tiling, const Tiling::Place& at,
+                                              const Block& block) {
+        if (tiling.rows == 128) gemm_tile<LargeTile<T>>(args, p, at, block);
+        else if (tiling.rows == 64) gemm_tile<MediumTile<T>>(args, p, at, block);
+        else gemm_tile<SmallTile<T>>(args, p, at, block);
+    }
+};
