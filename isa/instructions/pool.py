@@ -22,7 +22,8 @@ def semantics(out: Out, x: Array, *, sub: str, count_include_pad: bool, **window
     if sub == "global_max":
         return np.asarray(np.max(x, axis=positions, keepdims=True))
     if sub == "global_avg":
-        return np.asarray(np.sum(x, axis=positions, keepdims=True) / np.asarray(np.prod(x.shape[1:-1]), x.dtype))
+        with np.errstate(all="ignore"):
+            return np.asarray(np.sum(x, axis=positions, keepdims=True) / np.asarray(np.prod(x.shape[1:-1]), x.dtype))
     shape = windows.geometry(window, spatial)
     taps = tuple(range(-spatial, 0))
     if sub == "max":

@@ -44,7 +44,8 @@ def _slack(reference: Array, operands: dict[str, Any], attributes: dict[str, Any
     x, axis, sub = operands["x"], attributes["axis"], attributes["sub"]
     relative = (x.shape[axis] + 4) * 2 * F32_EPSILON
     if sub == "sum":
-        return np.asarray(relative * np.sum(np.abs(x), axis=axis, keepdims=True))
+        # Elements before an infinite one still have finite sums.
+        return np.asarray(relative * np.sum(np.abs(x), axis=axis, keepdims=True, where=np.isfinite(x)))
     return np.asarray(relative * np.abs(reference)) if sub == "prod" else 0.0
 
 
