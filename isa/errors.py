@@ -93,6 +93,20 @@ class VerifyError(DlaError):
         self.rejections = rejections
 
 
+TRAP_CATEGORIES = {
+    "index": "GATHER: an index is negative, or not less than the size of its axis",
+    "arithmetic": "integer division or modulo by zero, or a negative integer power",
+    "loop": "LOOP: the count in the register is negative or larger than max",
+    "assert": "ASSERT: the predicate is clear",
+    "extent": "a dim is negative or beyond its bound, an address is outside its segment, or there are too few elements",
+    "bounds": "checked build of the device machine: an access outside its operand",
+    "timeout": "a bounded wait of the machine ran out",
+    "uninitialised": "golden machine: bytes are read that were never written",
+    "internal": "a defect of the machine; please report it",
+}
+"""What a trap may be about, and what each category means."""
+
+
 class Trap(DlaError):
     """A program stopped itself: a machine never continues after one and never writes partial outputs.
 

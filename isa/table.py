@@ -170,6 +170,7 @@ class Row:
     error: ErrorBound = EXACT
     flops: Callable[[Mapping[str, int], Mapping[str, Any]], int] = _no_flops
     flops_text: str = "0"
+    picked: str = ""  # operand of which only as many elements are read as are written
 
     def __post_init__(self) -> None:
         _check_row(self)
@@ -228,6 +229,8 @@ def _check_row(row: Row) -> None:
     names = [o.name for o in row.operands] + [*row.all_attributes]
     if len(set(names)) != len(names):
         raise ValueError(f"{row.mnemonic}: a name is used twice")
+    if row.picked and row.picked not in names:
+        raise ValueError(f"{row.mnemonic}: picked is no operand")
     if row.default_sub and row.default_sub not in {s.name for s in row.subs}:
         raise ValueError(f"{row.mnemonic}: default_sub is no sub-operation")
     for operand in row.operands:

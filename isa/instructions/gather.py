@@ -40,6 +40,7 @@ ROW = Row(
         Constraint(2, "out's dims are those of x with the axis replaced by the dims of indices", _shape_fits),
     ),
     raw=True,
+    picked="x",
     semantics=semantics,
     example="""
 .program gather

@@ -74,7 +74,7 @@ def tolerance(case: Case, reference: Array, operands: dict[str, Any], attributes
 
 @WITH_CASES
 def test_f32_arithmetic_stays_within_the_bound(case: Case) -> None:
-    """The same semantics with an f32 accumulator differs from f64 by no more than the bound, and not by chance alone."""
+    """The same semantics with an f32 accumulator differs from f64 by no more than the bound."""
     exact, operands, attributes = evaluated(case, np.float64)
     single, *_ = evaluated(case, np.float32)
     for reference, got in zip(exact, single, strict=True):
