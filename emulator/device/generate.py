@@ -4,8 +4,10 @@ Each tensor row `GEMM` gets an argument view `GemmArgs` and is dispatched to a h
 `kernel/gemm.cuh`:
 
     struct GemmHandler {
-        static DEV u32 tiles(const GemmArgs& args);                                    // how many tiles it is split into
-        static DEV_CALL void run(const GemmArgs& args, u32 tile, const Block& block);  // one tile, by 256 threads
+        // How many tiles the instruction is split into.
+        static DEV u32 tiles(const GemmArgs& args);
+        // Executes one tile, with 256 threads.
+        static DEV_CALL void run(const GemmArgs& args, u32 tile, const Block& block);
     };
 
 A row without a handler is an error of the CUDA compiler that names `GemmHandler`.
@@ -16,8 +18,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-from dla.isa.activations import ACTIVATIONS
 from dla.isa import attributes
+from dla.isa.activations import ACTIVATIONS
 from dla.isa.attributes import F32, Attribute, Axes, Enum, EnumList, Flag, IntList, Reg, ScalarValue, pieces
 from dla.isa.dtypes import DType
 from dla.isa.instructions import ROWS
@@ -49,22 +51,20 @@ def identifier(name: str) -> str:
 
 def constants_and_views() -> str:
     """The text of `generated.cuh`: everything that the machine's own code is written against."""
-    return "\n".join(
-        ["#pragma once", '#include "config.cuh"', *_constants(), *_scalar_table(), *_predicates(), _BITS, *_records(), ""]
-    )
+    return "\n".join(["#pragma once", '#include "config.cuh"', *_constants(), *_opcode_table(), _BITS, *_records(), ""])
 
 
 def handlers() -> str:
     """The text of `handlers.cuh`: includes one file per row and dispatches to its handler."""
-    rows = worker_rows()
+    named = [(row, pascal(row.mnemonic)) for row in worker_rows()]
     lines = ["#pragma once", '#include "decode.cuh"', '#include "views.cuh"']
-    lines += [f'#include "{row.mnemonic.lower()}.cuh"' for row in rows]
-    lines += ["DEV u32 tiles_of(const Work& w) {", "    switch (w.word[0] & 0xff) {"]
-    lines += [f"        case OP_{r.mnemonic}: return {pascal(r.mnemonic)}Handler::tiles({pascal(r.mnemonic)}Args(w));" for r in rows]
+    lines += [f'#include "{row.mnemonic.lower()}.cuh"' for row, _ in named]
+    lines += ["DEV u32 tiles_of(const Work& w) {", "    switch (opcode_of(w)) {"]
+    lines += [f"        case OP_{row.mnemonic}: return {name}Handler::tiles({name}Args(w));" for row, name in named]
     lines += ["        default: return 0;", "    }", "}"]
-    lines += ["DEV void run_tile(const Work& w, u32 tile, const Block& block) {", "    switch (w.word[0] & 0xff) {"]
+    lines += ["DEV void run_tile(const Work& w, u32 tile, const Block& block) {", "    switch (opcode_of(w)) {"]
     lines += [
-        f"        case OP_{r.mnemonic}: {pascal(r.mnemonic)}Handler::run({pascal(r.mnemonic)}Args(w), tile, block); break;" for r in rows
+        f"        case OP_{row.mnemonic}: {name}Handler::run({name}Args(w), tile, block); break;" for row, name in named
     ]
     lines += ["        default: break;", "    }", "}", ""]
     return "\n".join(lines)
@@ -102,43 +102,38 @@ def _constants() -> Iterator[str]:
         for attribute in record.attributes:
             if isinstance(attribute, EnumList):
                 prefix = attribute.name.removesuffix("s").upper()
-                yield from (f"constexpr u32 {prefix}_{name.upper()} = {code};" for name, code in attribute.choices.items())
+                yield from (
+                    f"constexpr u32 {prefix}_{name.upper()} = {code};" for name, code in attribute.choices.items()
+                )
     for row in ROWS:
         for attribute in row.attributes:
             if isinstance(attribute, Enum):
                 prefix = f"{row.mnemonic}_{attribute.name.upper()}"
-                yield from (f"constexpr u32 {prefix}_{name.upper()} = {code};" for name, code in attribute.choices.items())
+                yield from (
+                    f"constexpr u32 {prefix}_{name.upper()} = {code};" for name, code in attribute.choices.items()
+                )
 
 
-def _scalar_table() -> Iterator[str]:
-    """Where the scalar operands of each row are: tag bit and value bit of the k-th."""
-    yield "DEV bool scalar_fields(u32 opcode, u32 k, u32& tag_bit, u32& value_bit) {"
-    yield "    switch (opcode << 1 | k) {"
-    for row in ROWS:
-        for k, attribute in enumerate(a for a in row.attributes if isinstance(a, ScalarValue)):
-            yield (
-                f"        case {row.opcode << 1 | k}: tag_bit = {attribute.at}; value_bit = {attribute.value_at}; "
-                f"return true;  // {row.mnemonic}.{attribute.name}"
-            )
-    yield "        default: return false;"
-    yield "    }"
-    yield "}"
-
-
-def _predicates() -> Iterator[str]:
-    yield "DEV bool has_records(u32 opcode) {"
-    yield "    switch (opcode) {"
-    yield from (f"        case OP_{row.mnemonic}:" for row in ROWS if row.records)
-    yield "            return true;"
-    yield "        default: return false;"
-    yield "    }"
-    yield "}"
-    yield "DEV u32 operand_count(u32 opcode) {"
-    yield "    switch (opcode) {"
-    yield from (f"        case OP_{row.mnemonic}: return {len(row.operands)};" for row in ROWS if row.operands)
-    yield "        default: return 0;"
-    yield "    }"
-    yield "}"
+def _opcode_table() -> Iterator[str]:
+    """What decoding needs to know of each opcode, as one table in constant memory."""
+    yield "struct OpcodeInfo {"
+    yield "    u16 operands;     // operand slots to fetch"
+    yield "    u16 records;      // record slots to fetch"
+    yield "    u16 scalars;      // scalar operands to resolve"
+    yield "    u16 tag_bit[2];   // where the tag of each scalar operand is in the word"
+    yield "    u16 value_bit[2]; // and its 64 value bits"
+    yield "};"
+    rows = {row.opcode: row for row in ROWS}
+    yield f"__constant__ OpcodeInfo opcode_info[{max(rows) + 1}] = {{"
+    for opcode in range(max(rows) + 1):
+        row = rows.get(opcode)
+        scalars = [a for a in row.attributes if isinstance(a, ScalarValue)] if row else []
+        tags = ", ".join(str(a.at) for a in scalars) or "0"
+        values = ", ".join(str(a.value_at) for a in scalars) or "0"
+        counts = (len(row.operands), len(row.records), len(scalars)) if row else (0, 0, 0)
+        name = row.mnemonic if row else "unused"
+        yield f"    {{{', '.join(map(str, counts))}, {{{tags}}}, {{{values}}}}},  // {name}"
+    yield "};"
 
 
 _BITS = """
@@ -172,9 +167,13 @@ def _view(row: Row) -> str:
     scalar = 0
     for attribute in row.attributes:
         if isinstance(attribute, ScalarValue):
-            lines.append(f"    DEV u32 {identifier(attribute.name)}() const {{ return {scalar}; }}  // index into work.scalars")
+            lines.append(
+                f"    DEV u32 {identifier(attribute.name)}() const {{ return {scalar}; }}  // index into work.scalars"
+            )
             if attribute.optional:
-                lines.append(f"    DEV bool has_{attribute.name}() const {{ return field<{attribute.at}, 8>(work.word) != 0; }}")
+                lines.append(
+                    f"    DEV bool has_{attribute.name}() const {{ return field<{attribute.at}, 8>(work.word) != 0; }}"
+                )
             scalar += 1
         else:
             lines.append(_accessor(attribute, "work.word"))
@@ -189,15 +188,14 @@ def _accessor(attribute: Attribute, unit: str) -> str:
     at, width = pieces(attribute)[0]
     if isinstance(attribute, F32):
         # An optional one that is absent reads as NaN.
-        return f"    DEV f32 {name}() const {{ return __uint_as_float(field<{at}, 32>({unit}) ^ {attribute.mask:#x}u); }}"
+        return (
+            f"    DEV f32 {name}() const {{ return __uint_as_float(field<{at}, 32>({unit}) ^ {attribute.mask:#x}u); }}"
+        )
     if isinstance(attribute, IntList):
         return f"    DEV i32 {name}(u32 i) const {{ return {_list_entry(attribute, unit)}; }}"
     if isinstance(attribute, EnumList):
-        size = attribute.size
-        return (
-            f"    DEV u32 {name}(u32 i) const {{ return {unit}[({at} + {size} * i) / 32] >> (({at} + {size} * i) % 32) & "
-            f"{(1 << size) - 1:#x}u; }}"
-        )
+        bit, mask = f"({at} + {attribute.size} * i)", (1 << attribute.size) - 1
+        return f"    DEV u32 {name}(u32 i) const {{ return {unit}[{bit} / 32] >> {bit} % 32 & {mask:#x}u; }}"
     if isinstance(attribute, Flag):
         return f"    DEV bool {name}() const {{ return field<{at}, 1>({unit}); }}"
     if isinstance(attribute, Enum | Reg | Axes) or getattr(attribute, "low", 0) >= 0:

@@ -55,7 +55,7 @@ class Struct:
         for name, _, count, cuda_type, meaning in self.fields:
             yield f"    {cuda_type} {name}{f'[{count}]' if count > 1 else ''};  // {meaning}"
         yield "};"
-        yield f'static_assert(sizeof({self.name}) == {self.dtype.itemsize}, "the host lays out {self.name} the same way");'
+        yield f'static_assert(sizeof({self.name}) == {self.dtype.itemsize}, "host and kernel agree on {self.name}");'
 
 
 TENSOR = Struct(

@@ -18,7 +18,7 @@ from dla.emulator.result import Probe, Result
 from dla.isa import weights
 from dla.isa.descriptor import Dynamic, Segment
 from dla.isa.dtypes import Array
-from dla.isa.errors import InputError, TimeoutTrap, Trap
+from dla.isa.errors import TimeoutTrap, Trap
 from dla.isa.program import Program, Tensor
 
 DEFAULT_TIMEOUT = 10.0
@@ -135,9 +135,7 @@ class DeviceSession:
         kernel = self._kernel
         self._cupy.cuda.runtime.deviceSynchronize()
         with self._stream:
-            kernel.function(
-                (kernel.blocks,), (BLOCK_THREADS,), (launch,), shared_mem=kernel.shared_bytes
-            )
+            kernel.function((kernel.blocks,), (BLOCK_THREADS,), (launch,), shared_mem=kernel.shared_bytes)
         self._wait()
         return self._memory.fetch(self._report, REPORT.dtype, 1)[0]
 

@@ -99,7 +99,9 @@ class DeviceMemory:
             return view.view(self._cupy.dtype(descriptor.dtype.numpy))
         image = np.empty(descriptor.span, np.uint8)
         if 0 not in sizes:
-            used = (sum((n - 1) * s for n, s in zip(sizes, descriptor.strides, strict=True)) + 1) * descriptor.dtype.itemsize
+            used = (
+                sum((n - 1) * s for n, s in zip(sizes, descriptor.strides, strict=True)) + 1
+            ) * descriptor.dtype.itemsize
             (self._segments[descriptor.segment] + descriptor.offset).copy_to_host(image.ctypes.data, used)
         return np.ascontiguousarray(_host_view(image, descriptor, sizes)).reshape(sizes)
 
@@ -122,7 +124,7 @@ class DeviceMemory:
 
 
 def _packed(descriptor: Descriptor, shape: tuple[int, ...]) -> bool:
-    """Whether a tensor of `shape` in `descriptor`'s place has no gaps: all but the first long axis are at their bounds."""
+    """Whether a tensor of `shape` in `descriptor`'s place has no gaps: only its first long axis is below its bound."""
     longer = [n != bound for n, bound in zip(shape, descriptor.bounds, strict=True)]
     first_real = next((k for k, bound in enumerate(descriptor.bounds) if bound != 1), len(shape))
     return not any(longer[first_real + 1 :])

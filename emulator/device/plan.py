@@ -67,9 +67,13 @@ def build(program: Program, bases: Mapping[Segment, int]) -> Plan:
             words[index, first_record + k] = tables.records.setdefault(bits, len(tables.records) + 1)
         if row.mnemonic == "PROBE":
             tag = instruction.attributes.get("tag", 0)
-            words[index, row.all_attributes["tag"].at // 32] = tables.probe_slots.setdefault(tag, len(tables.probe_slots))
+            words[index, row.all_attributes["tag"].at // 32] = tables.probe_slots.setdefault(
+                tag, len(tables.probe_slots)
+            )
     waits, wait_lists = _waits(program)
-    return Plan(words, _records(tables), _operands(tables, Reach(program), bases), waits, wait_lists, tuple(tables.probe_slots))
+    return Plan(
+        words, _records(tables), _operands(tables, Reach(program), bases), waits, wait_lists, tuple(tables.probe_slots)
+    )
 
 
 # ---- operands ----

@@ -6,7 +6,7 @@ One text, because CuPy's compile cache keys on the source text only and would no
 from __future__ import annotations
 
 import re
-from functools import lru_cache
+from functools import cache
 from pathlib import Path
 
 from dla.emulator.device import generate, layout
@@ -23,7 +23,7 @@ _GENERATED = {
 }
 
 
-@lru_cache(maxsize=None)
+@cache
 def source() -> str:
     """The whole kernel, ready for NVRTC. Raises FileNotFoundError naming the handler file that a row lacks."""
     return _flatten("machine.cu", set())

@@ -63,16 +63,14 @@ DEV bool patch(Tensor& t, const Scalars& m) {
 }
 
 // Reads the scalar operands named by the word: tag bits, then 64 value bits.
-DEV void resolve_scalars(Work& w, const Scalars& m, u32 lane) {
-    if (lane < 2) {
-        u32 tag_bit, value_bit;
-        if (scalar_fields(opcode_of(w), lane, tag_bit, value_bit)) {
-            const u32 tag = (w.word[tag_bit / 32] >> (tag_bit % 32)) & 0xff;
-            const u64 value = static_cast<u64>(w.word[value_bit / 32 + 1]) << 32 | w.word[value_bit / 32];
-            const bool immediate = tag == TAG_INTEGER || tag == TAG_PRESENT_INTEGER || tag == TAG_FLOAT;
-            w.scalars[lane] = immediate ? static_cast<i64>(value) : read_register(m, tag);
-            w.scalar_is_float[lane] = tag == TAG_FLOAT || is_float_register(tag);
-        }
+DEV void resolve_scalars(Work& w, const Scalars& m, const OpcodeInfo& info, u32 lane) {
+    if (lane < info.scalars) {
+        const u32 tag_bit = info.tag_bit[lane], value_bit = info.value_bit[lane];
+        const u32 tag = (w.word[tag_bit / 32] >> (tag_bit % 32)) & 0xff;
+        const u64 value = static_cast<u64>(w.word[value_bit / 32 + 1]) << 32 | w.word[value_bit / 32];
+        const bool immediate = tag == TAG_INTEGER || tag == TAG_PRESENT_INTEGER || tag == TAG_FLOAT;
+        w.scalars[lane] = immediate ? static_cast<i64>(value) : read_register(m, tag);
+        w.scalar_is_float[lane] = tag == TAG_FLOAT || is_float_register(tag);
     }
 }
 
@@ -81,22 +79,23 @@ DEV bool decode(const Launch& launch, const Scalars& m, const Fetcher& fetcher, 
     fetcher.put(w.word, at, lane);
     if (lane == 0) w.instruction = at;
     __syncwarp();
+    const OpcodeInfo& info = opcode_info[opcode_of(w)];
     constexpr u32 PIECES = sizeof(Tensor) / 16;
-    const u32 operands = operand_count(opcode_of(w));
-    for (u32 k = lane / PIECES; k < operands; k += WARP / PIECES) {
+    for (u32 k = lane / PIECES; k < info.operands; k += WARP / PIECES) {
         const u32 slot = w.word[4 + k];  // operand slots start at bit 128
         const uint4* from = reinterpret_cast<const uint4*>(launch.operands + slot);
         reinterpret_cast<uint4*>(&w.operands[k])[lane % PIECES] = __ldg(from + lane % PIECES);
     }
-    if (lane < 2 * WORD_BYTES / 16) {  // two record slots, at bits 32 and 64
-        const u32 slot = w.word[1 + lane / 4];
-        reinterpret_cast<uint4*>(w.records[lane / 4])[lane % 4] =
-            has_records(opcode_of(w)) ? __ldg(reinterpret_cast<const uint4*>(launch.records) + slot * 4 + lane % 4) : make_uint4(0, 0, 0, 0);
+    constexpr u32 RECORD_PIECES = WORD_BYTES / 16;
+    if (lane < info.records * RECORD_PIECES) {  // record slots are at bits 32 and 64
+        const u32 slot = w.word[1 + lane / RECORD_PIECES];
+        const uint4* from = reinterpret_cast<const uint4*>(launch.records) + slot * RECORD_PIECES;
+        reinterpret_cast<uint4*>(w.records[lane / RECORD_PIECES])[lane % RECORD_PIECES] = __ldg(from + lane % RECORD_PIECES);
     }
-    resolve_scalars(w, m, lane);
+    resolve_scalars(w, m, info, lane);
     __syncwarp();
     bool fits = true;
-    if (lane < operands && w.operands[lane].present && w.operands[lane].dynamic) fits = patch(w.operands[lane], m);
+    if (lane < info.operands && w.operands[lane].present && w.operands[lane].dynamic) fits = patch(w.operands[lane], m);
     fits = __all_sync(0xffffffffu, fits);
     __syncwarp();
     return fits;

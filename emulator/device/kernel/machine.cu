@@ -46,17 +46,20 @@ struct Controller {
     const Launch& launch;
     Shared& shared;
     u32 lane;
-    u32 pushed;  // works handed to the workers so far
+    u32 pushed;      // works handed to the workers so far
+    bool slot_free;  // the slot for the next one has been waited for
 
     DEV Work& slot() { return shared.ring[pushed % RING]; }
 
     // False if the run is over.
     DEV bool wait_for_slot() {
+        if (slot_free) return true;
         const u32 phase = pushed / RING % 2 ^ 1;
         const bool ok = spin(
             &launch, [&] { return mbarrier_test(&shared.empty[pushed % RING], phase); },
             [&] { raise(&launch, TRAP_TIMEOUT, slot().instruction, WAITED_FOR_WORKERS); });
-        return __all_sync(0xffffffffu, ok) && *reinterpret_cast<volatile u32*>(&shared.stop) == 0;
+        slot_free = __all_sync(0xffffffffu, ok) && *reinterpret_cast<volatile u32*>(&shared.stop) == 0;
+        return slot_free;
     }
 
     // Fills in what `w` waits for; the targets are those of this point in program order.
@@ -113,6 +116,7 @@ struct Controller {
         __syncwarp();
         if (lane == 0) mbarrier_arrive(&shared.full[pushed % RING]);
         pushed += 1;
+        slot_free = false;
     }
 
     // Waits for a tensor's value and loads it to a register.
@@ -172,7 +176,7 @@ struct Controller {
         u32 steps = 0;
         for (u32 at = 0; at < launch.instructions;) {
             // A long scalar loop waits for nobody, and still has to hear of a trap or an interrupt.
-            if (++steps % STEPS_PER_CHECK == 0 && load_relaxed(launch.abort)) break;
+            if (++steps % STEPS_PER_CHECK == 0 && (load_relaxed(launch.abort) || *reinterpret_cast<volatile u32*>(&shared.stop))) break;
             fetcher.seek(launch, at, lane);
             if (!wait_for_slot()) break;
             Work& w = slot();
@@ -276,7 +280,7 @@ extern "C" __global__ void __launch_bounds__(BLOCK_THREADS, 1) dla_machine(const
     __syncthreads();
     const u32 warp = __shfl_sync(0xffffffffu, threadIdx.x / WARP, 0);
     if (warp < CONTROLLER_WARPS) {
-        if (warp == 0) Controller{launch, shared, threadIdx.x % WARP, 0}.run();
+        if (warp == 0) Controller{launch, shared, threadIdx.x % WARP, 0, false}.run();
     } else {
         work(launch, shared, scratch);
     }

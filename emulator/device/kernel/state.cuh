@@ -35,7 +35,7 @@ static_assert(sizeof(Tensor) == sizeof(TensorFields) && sizeof(Tensor) % 16 == 0
 // One decoded instruction, handed from the controller to the workers.
 struct __align__(16) Work {
     u32 word[WORD_BYTES / 4];
-    u32 records[2][WORD_BYTES / 4];  // zeros where the instruction has none: every attribute at its default
+    u32 records[2][WORD_BYTES / 4];  // undefined where the row has none
     Tensor operands[MAX_OPERANDS];
     i64 scalars[2];   // the ScalarValue attributes, in order, registers read: i64, or the bits of an f64
     u32 scalar_is_float[2];

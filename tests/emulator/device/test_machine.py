@@ -5,16 +5,20 @@ from __future__ import annotations
 import _thread
 import threading
 import time
+from typing import Any
 
 import numpy as np
 import pytest
 
 from dla.assembler import assemble
+from dla.emulator.backend import Backend
 from dla.emulator.device import build
-from dla.emulator.device.machine import DeviceMachine
+from dla.emulator.device.machine import DeviceMachine, DeviceSession
 from dla.emulator.golden.machine import GoldenMachine
+from dla.emulator.result import Result
 from dla.isa.errors import InputError, TimeoutTrap, Trap
 from dla.isa.instructions import ROWS
+from dla.isa.program import Program
 
 pytestmark = pytest.mark.gpu
 
@@ -27,8 +31,17 @@ main:
 """
 
 
-def load(text: str, **options: object):
-    return DeviceMachine(**options).load(assemble(text))  # type: ignore[arg-type]
+def load(text: str, **options: Any) -> DeviceSession:
+    """The program `text`, loaded on the GPU."""
+    return DeviceMachine(**options).load(assemble(text))
+
+
+def outcome(machine: Backend, program: Program) -> tuple[Result | None, tuple[str, int | None] | None]:
+    """What a run comes to: its result, or the category and place of its trap."""
+    try:
+        return machine.load(program).run({}), None
+    except Trap as trap:
+        return None, (trap.category, trap.instruction)
 
 
 @pytest.mark.parametrize("checked", [False, True])
@@ -36,14 +49,11 @@ def load(text: str, **options: object):
 def test_the_example_of_every_row_agrees_with_the_golden_machine(row, checked):
     """Both machines give the same outputs and reports, or the same trap."""
     program = assemble(row.example)
-    try:
-        golden = GoldenMachine().load(program).run({})
-    except Trap as trap:
-        with pytest.raises(Trap) as caught:
-            DeviceMachine(checked=checked).load(program).run({})
-        assert (caught.value.category, caught.value.instruction) == (trap.category, trap.instruction)
+    golden, expected_trap = outcome(GoldenMachine(), program)
+    result, trap = outcome(DeviceMachine(checked=checked), program)
+    assert trap == expected_trap
+    if golden is None or result is None:
         return
-    result = DeviceMachine(checked=checked).load(program).run({})
     for name, expected in golden.outputs.items():
         np.testing.assert_allclose(
             result[name].astype(np.float64), expected.astype(np.float64), rtol=1e-5, atol=1e-6, err_msg=name
@@ -123,14 +133,17 @@ main:
 
 def test_a_planted_hang_becomes_a_timeout_and_the_next_run_is_right():
     """A counter that never arrives ends the run with the counter's name, and nothing is left over."""
-    session = load("""
+    session = load(
+        """
 .output y : i32[4]
 .output z : i32[4]
 main:
     FILL y, 7
     EW.add z, y, 1
     HALT
-""", timeout=0.5)
+""",
+        timeout=0.5,
+    )
     session.expected_base = 1
     began = time.perf_counter()
     with pytest.raises(TimeoutTrap, match="counter 0, which is 1 and should reach 2"):
@@ -174,7 +187,9 @@ main:
 )
 def test_scalar_traps(body, category):
     """Each category of trap that the scalar unit raises, at the instruction that raised it."""
-    text = f".input n : i64[]\n.state z : f32[8]\n.output y : i64[]\nmain:\n{body}\n    HALT\n".replace("s1 + 1", "s1+1")
+    text = f".input n : i64[]\n.state z : f32[8]\n.output y : i64[]\nmain:\n{body}\n    HALT\n".replace(
+        "s1 + 1", "s1+1"
+    )
     program = assemble(text)
     inputs = {"n": np.array(0)}
     with pytest.raises(Trap) as golden:

@@ -23,11 +23,13 @@ FIRST_OPERAND = 4  # u32 of a word where operand slots start
 
 
 def planned(text: str) -> tuple[Program, plan.Plan]:
+    """A program and its plan."""
     program = assemble(text)
     return program, plan.build(program, BASES)
 
 
 def operand(made: plan.Plan, instruction: int, slot: int) -> np.void:
+    """The resolved tensor in one operand slot."""
     return made.operands[made.words[instruction, FIRST_OPERAND + slot]]
 
 
@@ -117,7 +119,9 @@ def test_an_instruction_with_very_many_dependencies_waits_for_all():
     """More producers than one warp can poll are waited for by draining."""
     n = MAX_WAITS + 8
     fills = "\n".join(f"    FILL y[{i}], {i}" for i in range(n))
-    _, made = planned(f".output y : f32[{n}]\n.output z : f32[]\nmain:\n{fills}\n    REDUCE.sum z, y axes=0\n    HALT\n")
+    _, made = planned(
+        f".output y : f32[{n}]\n.output z : f32[]\nmain:\n{fills}\n    REDUCE.sum z, y axes=0\n    HALT\n"
+    )
     assert made.waits[n, 1] == WAIT_FOR_ALL
 
 
@@ -257,6 +261,10 @@ def test_the_simulation_notices_a_missing_wait():
     rng = random.Random(0)
     program, made = planned(random_text(rng))
     made.waits[:, 1] = 0
-    with pytest.raises(AssertionError):
+
+    def simulate() -> None:
         for seed in range(20):
             Simulation(program, made, blocks=4, rng=random.Random(seed)).run()
+
+    with pytest.raises(AssertionError):
+        simulate()

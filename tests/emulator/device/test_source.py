@@ -48,6 +48,6 @@ def test_a_row_without_a_handler_fails_the_build(tmp_path, monkeypatch):
             (tmp_path / path.name).write_text(path.read_text())
     monkeypatch.setattr(source, "KERNEL_FOLDER", tmp_path)
     source.source.cache_clear()
-    with pytest.raises(FileNotFoundError, match="gemm.cuh"):
+    with pytest.raises(FileNotFoundError, match=r"gemm\.cuh"):
         source.source()
     source.source.cache_clear()
