@@ -77,7 +77,9 @@ def attribute_text(attribute: Attribute, value: Any) -> str:
 
 
 def float_text(value: Any) -> str:
-    """The shortest decimal that reads back as `value` (a NumPy float of its own width); integral ones without point."""
-    if np.isfinite(value) and value == np.rint(value) and abs(value) < 1e6 and isinstance(value, np.float32):
-        return str(int(value)) if value or not np.signbit(value) else "-0.0"
-    return str(value)
+    """The shortest decimal that reads back as `value`, a NumPy float of its own width.
+
+    Integral f32 and f16 need no point where they are read; a scalar (f64) does, or it would be an integer.
+    """
+    plain = isinstance(value, np.float32 | np.float16) and float(value).is_integer() and abs(float(value)) < 1e6
+    return str(int(value)) if plain and (value or not np.signbit(value)) else str(value)

@@ -55,11 +55,13 @@ def token_of(value: Value | Keyword) -> Token:
 
 def row_of(mnemonic: Token) -> tuple[Row, str]:
     """The row and sub-operation that `mnemonic` names. Raises SyntaxProblem."""
-    name, _, sub = mnemonic.partition(".")
+    name, dot, sub = mnemonic.partition(".")
     row = BY_MNEMONIC.get(name)
     if row is None:
         hint = suggestion(name, BY_MNEMONIC) or "`dla isa` lists the instructions"
         raise problem(mnemonic, f"unknown instruction {mnemonic}", hint)
+    if not dot:
+        sub = row.default_sub
     if not row.subs and sub:
         raise problem(mnemonic, f"{name} has no sub-operations", f"write {name}")
     if row.subs and sub not in row.sub_codes:
