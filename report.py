@@ -175,7 +175,8 @@ def program_tables(program: Program, summary: Summary) -> list[Table | str]:
     external = table("constants at", "bytes", "stay in")
     for e in program.external:
         external.add_row(str(e.offset), f"{e.nbytes:,}", f"{e.file}#{e.key}")
-    return [head, tensors, segments, mix] + ([external] if program.external else [])
+    parts: list[Table | str] = [head, tensors, segments, mix]
+    return [*parts, external] if program.external else parts
 
 
 def quantity(value: float, unit: str) -> str:

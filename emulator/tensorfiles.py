@@ -17,7 +17,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import BinaryIO
+from typing import IO, BinaryIO
 
 import numpy as np
 import safetensors
@@ -67,7 +67,7 @@ def contents(path: Path) -> dict[str, Stored]:
         data = sys.stdin.buffer.read()
         return {"": _npy("<stdin>", len(data), partial(io.BytesIO, data))}
     readers: dict[str, Callable[[Path], dict[str, Stored]]] = {
-        ".npy": lambda p: {"": _npy(f"'{p}'", p.stat().st_size, partial(p.open, "rb"))},
+        ".npy": lambda p: {"": _npy(f"'{p}'", p.stat().st_size, lambda: p.open("rb"))},
         ".npz": _npz,
         ".safetensors": _safetensors,
     }
@@ -128,7 +128,7 @@ def _select(spec: str, expected: Mapping[str, Tensor], what: str) -> list[tuple[
     return [(name, next(iter(stored.values())))]
 
 
-def _npy(where: str, size: int, opened: Callable[[], AbstractContextManager[BinaryIO]]) -> Stored:
+def _npy(where: str, size: int, opened: Callable[[], AbstractContextManager[IO[bytes]]]) -> Stored:
     """The tensor in .npy data of `size` bytes, which `opened()` opens."""
     with opened() as file:
         try:

@@ -80,8 +80,9 @@ class ConstBlock:
     data: Array
 
     def __eq__(self, other: object) -> bool:
-        same = isinstance(other, ConstBlock) and self.offset == other.offset
-        return same and np.array_equal(self.data, other.data)
+        if not isinstance(other, ConstBlock):
+            return NotImplemented
+        return self.offset == other.offset and np.array_equal(self.data, other.data)
 
 
 @dataclass(frozen=True)
@@ -133,7 +134,7 @@ class Program:
         return tuple(t for t in self.tensors if t.segment is segment)
 
     def location(self, index: int) -> str | None:
-        """"file:line" of instruction `index`, where known."""
+        """Where instruction `index` was written, as "file:line"; None where that is not known."""
         if self.debug is None or not 0 <= index < len(self.debug.lines):
             return None
         return f"{self.debug.file}:{self.debug.lines[index]}"

@@ -2,8 +2,15 @@
 
 from __future__ import annotations
 
+import os
+import shutil
+import subprocess
+import sys
 import tomllib
+import zipfile
 from pathlib import Path
+
+import pytest
 
 ROOT = Path(__file__).parent.parent
 OUTSIDE_THE_WHEEL = {"tests", "docs", "benchmarks", "programs", "build", "dist"}
@@ -28,3 +35,40 @@ def test_every_data_file_is_listed() -> None:
     areas = {package.split(".")[1] for package in SETUPTOOLS["packages"] if "." in package}
     data = {path for area in areas for path in (ROOT / area).rglob("*") if path.suffix in {".lark", ".cu", ".cuh"}}
     assert data <= listed
+
+
+@pytest.fixture(scope="module")
+def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder into which the wheel was unpacked, as pip would; built from a copy, so that nothing is left here."""
+    pytest.importorskip("setuptools", minversion="77", reason="building the wheel needs setuptools 77")
+    folder = tmp_path_factory.mktemp("wheel")
+    ignored = shutil.ignore_patterns(".*", "build", "dist", "*.egg-info", "__pycache__", "tests", "results")
+    shutil.copytree(ROOT, folder / "source", ignore=ignored)
+    build = "import setuptools.build_meta as b; b.build_wheel('..')"
+    subprocess.run([sys.executable, "-c", build], cwd=folder / "source", check=True, capture_output=True)
+    (wheel,) = folder.glob("*.whl")
+    zipfile.ZipFile(wheel).extractall(folder / "site")
+    return folder / "site"
+
+
+def test_the_wheel_holds_only_the_package(installed: Path) -> None:
+    """Neither tests nor programs nor the README land in site-packages."""
+    tops = {path.name for path in installed.iterdir()}
+    assert {"dla"} == {name for name in tops if not name.endswith(".dist-info")}
+    assert not {"tests", "programs", "benchmarks", "docs", "README.md"} & {
+        p.name for p in (installed / "dla").iterdir()
+    }
+
+
+def test_an_installed_package_works_anywhere(installed: Path, tmp_path: Path) -> None:
+    """Away from the clone, `dla` assembles (finding its grammar), verifies and runs a program."""
+    (tmp_path / "p.dla").write_text(".program p\n.output y : i32[2]\nmain:\n    FILL y, 7\n    HALT\n")
+    code = (
+        "import dla, sys; assert dla.__file__.startswith(sys.argv.pop(1)); from dla.cli import main; "
+        "main(['run', 'p.dla', '--backend', 'golden'])"
+    )
+    result = subprocess.run(
+        [sys.executable, "-c", code, str(installed)],
+        cwd=tmp_path, env=os.environ | {"PYTHONPATH": str(installed)}, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert result.stdout == "y: i32[2] = [7, 7]\n", result.stderr
