@@ -209,7 +209,8 @@ def _default(attribute: Attribute) -> str:
 
 
 def _behaviour(row: Row) -> Iterator[str]:
-    yield f"**Aliasing**: {row.alias.value}."
+    shared = ", ".join(o.name for o in row.operands if o.may_be_output)
+    yield f"**Aliasing**: {row.alias.value}{f'; {shared} may be exactly the output' if shared else ''}."
     yield f"**Error bound**: `{row.error.text}`."
     moved = f"; of {row.picked} only as many elements as are written" if row.picked else ""
     yield f"**Operations**: `{row.flops_text}`. **Bytes**: each operand once{moved}."

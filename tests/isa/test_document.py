@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
 from dla.isa import document
@@ -34,6 +36,18 @@ def test_a_page_shows_everything_that_the_row_says(row: Row) -> None:
         assert f"- **{constraint.name}** must hold: {constraint.text}." in page
     if row.semantics is not None:
         assert "def semantics(" in page
+
+
+def test_the_guide_quotes_the_code_as_it_is() -> None:
+    """Each block of docs/adding-an-instruction.md that names a file is a part of that file."""
+    root = document.MANUAL.parent.parent
+    guide = (root / "docs" / "adding-an-instruction.md").read_text(encoding="utf-8")
+    quoted = re.findall(r"```\w+ (\S+)\n(.*?)\n```", guide, re.DOTALL)
+    assert len(quoted) == 3
+    for path, text in quoted:
+        assert text in (root / path).read_text(encoding="utf-8")
+    for path in re.findall(r"`((?:isa|tests|emulator|docs)/[\w/.-]+)`", guide):
+        assert (root / path).exists(), path
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,7 +13,7 @@ import pytest
 from dla.assembler import assemble
 from dla.emulator.golden.machine import GoldenMachine
 from dla.emulator.result import Result
-from dla.isa import encoding
+from dla.isa import encoding, instructions
 from dla.isa.attributes import Flag, Int, pieces
 from dla.isa.descriptor import Segment
 from dla.isa.dtypes import DType
@@ -100,6 +101,12 @@ def test_every_tensor_row_says_how_far_results_may_be_off_and_what_they_cost(row
     assert row.outputs
     assert row.operands[0].role is Role.OUT
     assert row.semantics.__doc__
+
+
+def test_every_module_of_the_folder_is_in_the_list() -> None:
+    """A row that is written but not named in isa/instructions/__init__.py would be forgotten silently."""
+    modules = {path.stem for path in Path(instructions.__file__).parent.glob("*.py")} - {"__init__"}
+    assert modules == {"control"} | {row.mnemonic.lower() for row in ROWS if row.family != "control"}
 
 
 def test_opcodes_ascend_and_are_unique() -> None:
