@@ -67,14 +67,9 @@ template <class E> DEV bool copies_whole(const Tensor& t, u32 axis) {
     return whole;
 }
 
-// Fills one chunk of shared memory: `have` elements at `from`, `from + step`, ..., then zeros.
-template <class E> DEV void fill_chunk(const Tensor& t, char* to, bool whole, i64 from, u32 have, i64 step) {
-    if (whole) {
-        const char* p = element(t, have ? from : 0);
-        const u32 bytes = have * E::BYTES;
-        copy_async_16(to, p, range_in_bounds(t, p, bytes) ? bytes : 0);
-        return;
-    }
+// Fills one chunk of shared memory: `have` elements at `from`, `from + step`, ..., then zeros. For any strides; a call,
+// because it is slow and large.
+template <class E> DEV_CALL void gather_chunk(const Tensor& t, char* to, i64 from, u32 have, i64 step) {
     constexpr u32 PER_WORD = 4 / E::BYTES;
     u32 words[4] = {0, 0, 0, 0};
 #pragma unroll
@@ -82,6 +77,13 @@ template <class E> DEV void fill_chunk(const Tensor& t, char* to, bool whole, i6
         if (j < have) words[j / PER_WORD] |= E::load(t, from + j * step) << (j % PER_WORD * 16);
     }
     *reinterpret_cast<uint4*>(to) = make_uint4(words[0], words[1], words[2], words[3]);
+}
+
+// The same for neighbours in aligned memory: one asynchronous copy.
+template <class E> DEV void copy_chunk(const Tensor& t, char* to, i64 from, u32 have) {
+    const char* p = element(t, have ? from : 0);
+    const u32 bytes = have * E::BYTES;
+    copy_async_16(to, p, range_in_bounds(t, p, bytes) ? bytes : 0);
 }
 
 // Offset (in elements) of the first element of row `row`, counted over all axes but the last.
@@ -136,7 +138,8 @@ template <class E, u32 ROWS, u32 DEPTH> struct TileLoader {
             const u32 left = at < depth ? depth - at : 0;
             const u32 have = deep ? (have_rows >> i & 1 ? (left < PER_CHUNK ? left : PER_CHUNK) : 0) : (left ? have_rows : 0);
             char* to = tile + (line(i) * per_line() + E::permute(line(i), chunk(i), per_line(), deep)) * CHUNK_BYTES;
-            fill_chunk<E>(t, to, whole, offsets[i] + moved, have, deep ? depth_step : row_step);
+            if (whole) copy_chunk<E>(t, to, offsets[i] + moved, have);
+            else gather_chunk<E>(t, to, offsets[i] + moved, have, deep ? depth_step : row_step);
         }
     }
 
@@ -159,22 +162,20 @@ DEV void pipeline(const A& a, const B& b, u32 depth, const Block& block, Compute
     constexpr u32 STAGE_BYTES = A_BYTES + B_BYTES;
     static_assert(STAGES * STAGE_BYTES <= SCRATCH_BYTES, "the stages fit");
     const u32 steps = (depth + DEPTH - 1) / DEPTH;
-    const auto load = [&](u32 step) {
-        if (step < steps) {
-            char* stage = block.scratch + step % STAGES * STAGE_BYTES;
-            a.load(stage, step * DEPTH);
-            b.load(stage + A_BYTES, step * DEPTH);
+#pragma unroll 1
+    for (i32 step = 1 - static_cast<i32>(STAGES); step < static_cast<i32>(steps); ++step) {
+        if (step >= 0) {
+            copy_async_wait<STAGES - 2>();
+            block.sync();
+        }
+        const u32 ahead = step + STAGES - 1;
+        if (ahead < steps) {
+            char* stage = block.scratch + ahead % STAGES * STAGE_BYTES;
+            a.load(stage, ahead * DEPTH);
+            b.load(stage + A_BYTES, ahead * DEPTH);
         }
         copy_async_commit();  // always, so that the number of groups in flight is known
-    };
-#pragma unroll 1
-    for (u32 step = 0; step < STAGES - 1; ++step) load(step);
-#pragma unroll 1
-    for (u32 step = 0; step < steps; ++step) {
-        copy_async_wait<STAGES - 2>();
-        block.sync();
-        load(step + STAGES - 1);
-        compute(block.scratch + step % STAGES * STAGE_BYTES, depth - step * DEPTH);
+        if (step >= 0) compute(block.scratch + step % STAGES * STAGE_BYTES, depth - step * DEPTH);
     }
     copy_async_wait<0>();
     block.sync();

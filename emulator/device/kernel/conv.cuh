@@ -1,0 +1,215 @@
+// CONV: convolution as a matrix product whose rows are output positions and whose depth is (kernel position, channel).
+// The rows of x are gathered while they are loaded; nothing is unfolded in memory. Small groups are computed directly.
+#pragma once
+#include "epilogue.cuh"
+#include "views.cuh"
+
+// The geometry of one CONV; a one-dimensional one has a first spatial axis of size 1.
+struct ConvShape {
+    u32 spatial;  // axes
+    u32 groups, channels, outputs;  // channels and outputs: of one group
+    i32 kernel[2], size[2], positions[2], stride[2], dilation[2], pad[2];
+    u32 rows;   // output positions, over all samples
+    u32 depth;  // terms of one output
+
+    DEV explicit ConvShape(const ConvArgs& args) {
+        const Tensor& out = args.out();
+        const Tensor& x = args.x();
+        const Tensor& w = args.w();
+        spatial = x.rank - 2;
+        groups = args.groups();
+        channels = w.dims[w.rank - 1];
+        outputs = w.dims[0] / groups;
+        rows = out.dims[0];
+        depth = channels;
+#pragma unroll
+        for (u32 i = 0; i < 2; ++i) {
+            const bool there = i + spatial >= 2;
+            const u32 axis = there ? i + spatial - 1 : 0;
+            kernel[i] = there ? w.dims[axis] : 1;
+            size[i] = there ? x.dims[axis] : 1;
+            positions[i] = there ? out.dims[axis] : 1;
+            stride[i] = args.strides(i);
+            dilation[i] = args.dilations(i);
+            pad[i] = args.pads(i);
+            rows *= positions[i];
+            depth *= kernel[i];
+        }
+    }
+    // Groups that would fill only a sliver of a tensor-core tile.
+    DEV bool direct() const { return groups > 1 && (outputs < 16 || depth < 16); }
+};
+
+// One chunk of a window that starts at (top, left) of the image at `offset`: the elements from depth `at` on, which is
+// kernel position (y, x) and `channel`. For any strides and channels; a call, because it is slow and large.
+template <class E> DEV_CALL void gather_window(const Tensor& t, const ConvShape& s, bool is_x, char* to, i64 offset, i32 top, i32 left,
+                                               u32 at, i32 y, i32 x, u32 channel) {
+    constexpr u32 PER_CHUNK = CHUNK_BYTES / E::BYTES, PER_WORD = 4 / E::BYTES;
+    const i64 down = s.spatial == 2 ? t.strides[1] : 0, across = t.strides[s.spatial], channel_step = t.strides[s.spatial + 1];
+    const u32 height = is_x ? s.size[0] : s.kernel[0], width = is_x ? s.size[1] : s.kernel[1];
+    const i32 down_taps = is_x ? s.dilation[0] : 1, across_taps = is_x ? s.dilation[1] : 1;
+    u32 words[4] = {0, 0, 0, 0};
+#pragma unroll
+    for (u32 j = 0; j < PER_CHUNK; ++j) {
+        const i32 r = top + y * down_taps, c = left + x * across_taps;
+        if (at + j < s.depth && static_cast<u32>(r) < height && static_cast<u32>(c) < width) {
+            words[j / PER_WORD] |= E::load(t, offset + r * down + c * across + channel * channel_step) << (j % PER_WORD * 16);
+        }
+        if (++channel == s.channels) {
+            channel = 0;
+            if (++x == s.kernel[1]) {
+                x = 0;
+                ++y;
+            }
+        }
+    }
+    *reinterpret_cast<uint4*>(to) = make_uint4(words[0], words[1], words[2], words[3]);
+}
+
+// Tiles of x or w: each row is a window of [kernel, channels] in an image; elements outside the image are 0.
+template <class E, u32 ROWS, u32 DEPTH> struct WindowLoader {
+    static constexpr u32 PER_CHUNK = CHUNK_BYTES / E::BYTES, PER_LINE = DEPTH / PER_CHUNK;
+    static constexpr u32 COUNT = ROWS * PER_LINE / WORKER_THREADS;
+    static constexpr bool deep = true;
+    static_assert(COUNT * WORKER_THREADS == ROWS * PER_LINE, "every thread loads as many chunks");
+
+    const Tensor& t;
+    const ConvShape& s;
+    i64 offsets[COUNT];           // of the row's image
+    i32 top[COUNT], left[COUNT];  // of the row's window in it
+    i64 down, across;             // strides
+    u32 height, width;            // of the image
+    i32 down_taps, across_taps;   // distance between window elements
+    u32 channels, kernel_width, depth, thread, valid;
+    bool is_x, whole;
+
+    // Row `first + i` of `rows` is a window of x (a position) or of w (an output: the whole kernel).
+    DEV WindowLoader(const Tensor& tensor, const ConvShape& shape, bool of_x, u32 group, u32 first, u32 rows, u32 worker)
+        : t(tensor), s(shape), down(s.spatial == 2 ? t.strides[1] : 0), across(t.strides[s.spatial]),
+          height(of_x ? s.size[0] : s.kernel[0]), width(of_x ? s.size[1] : s.kernel[1]), down_taps(of_x ? s.dilation[0] : 1),
+          across_taps(of_x ? s.dilation[1] : 1), channels(s.channels), kernel_width(s.kernel[1]), depth(s.depth), thread(worker),
+          valid(0), is_x(of_x) {
+        whole = channels % PER_CHUNK == 0 && copies_whole<E>(t, t.rank - 1);
+#pragma unroll
+        for (u32 i = 0; i < COUNT; ++i) {
+            const u32 row = line(i);
+            valid |= (row < rows) << i;
+            offsets[i] = 0;
+            top[i] = left[i] = 0;
+            if (row >= rows) continue;
+            if (is_x) {
+                const u32 across_at = (first + row) % s.positions[1], rest = (first + row) / s.positions[1];
+                const u32 down_at = rest % s.positions[0], sample = rest / s.positions[0];
+                top[i] = static_cast<i32>(down_at) * s.stride[0] - s.pad[0];
+                left[i] = static_cast<i32>(across_at) * s.stride[1] - s.pad[1];
+                offsets[i] = sample * t.strides[0] + static_cast<i64>(group) * channels * t.strides[s.spatial + 1];
+            } else {
+                offsets[i] = static_cast<i64>(group * s.outputs + first + row) * t.strides[0];
+            }
+        }
+    }
+
+    DEV void load(char* tile, u32 first_depth) const {
+        const u32 at = first_depth + thread % PER_LINE * PER_CHUNK;
+        const u32 tap = at / channels, channel = at - tap * channels;
+        const i32 y = tap / kernel_width, x = tap - y * kernel_width;
+#pragma unroll
+        for (u32 i = 0; i < COUNT; ++i) {
+            char* to = tile + (line(i) * PER_LINE + E::permute(line(i), thread % PER_LINE, PER_LINE, true)) * CHUNK_BYTES;
+            const bool there = at < depth && (valid >> i & 1);
+            if (whole) {
+                const i32 row = top[i] + y * down_taps, column = left[i] + x * across_taps;
+                const bool inside = there && static_cast<u32>(row) < height && static_cast<u32>(column) < width;
+                copy_chunk<E>(t, to, inside ? offsets[i] + row * down + column * across + channel : 0, inside ? PER_CHUNK : 0);
+            } else {
+                gather_window<E>(t, s, is_x, to, offsets[i], top[i], left[i], there ? at : s.depth, y, x, channel);
+            }
+        }
+    }
+
+  private:
+    DEV u32 line(u32 i) const { return (thread + i * WORKER_THREADS) / PER_LINE; }
+};
+
+template <class Tile> DEV_CALL void conv_tile(const ConvArgs& args, const ConvShape& s, const Tiling::Place& at, const Block& block) {
+    const TileExtent extent{at.row, at.batch * s.outputs + at.column, min(Tile::ROWS, s.rows - at.row), min(Tile::COLUMNS, s.outputs - at.column)};
+    const WindowLoader<typename Tile::Element, Tile::ROWS, Tile::STEP> left(args.x(), s, true, at.batch, at.row, extent.rows, block.thread);
+    const WindowLoader<typename Tile::Element, Tile::COLUMNS, Tile::STEP> right(args.w(), s, false, at.batch, at.column, extent.columns,
+                                                                                block.thread);
+    Tile::multiply(left, right, s.depth, block);
+    store_tile(Epilogue::of(args), extent, Tile::PARTS, Tile::ROWS, Tile::PITCH, block);
+}
+
+// One output element, term by term.
+DEV f32 conv_element(const ConvArgs& args, const ConvShape& s, u32 row, u32 output) {
+    const Tensor& x = args.x();
+    const Tensor& w = args.w();
+    const u32 axis = s.spatial + 1;
+    const u32 across_at = row % s.positions[1], rest = row / s.positions[1];
+    const i32 top = static_cast<i32>(rest % s.positions[0]) * s.stride[0] - s.pad[0];
+    const i32 left = static_cast<i32>(across_at) * s.stride[1] - s.pad[1];
+    const i64 image = rest / s.positions[0] * x.strides[0] + static_cast<i64>(output / s.outputs) * s.channels * x.strides[axis];
+    f32 sum = 0.0f;
+    for (i32 i = 0; i < s.kernel[0]; ++i) {
+        const i32 r = top + i * s.dilation[0];
+        if (r < 0 || r >= s.size[0]) continue;
+        for (i32 j = 0; j < s.kernel[1]; ++j) {
+            const i32 c = left + j * s.dilation[1];
+            if (c < 0 || c >= s.size[1]) continue;
+            i64 from = image + c * x.strides[s.spatial], weight = output * w.strides[0] + j * w.strides[s.spatial];
+            if (s.spatial == 2) {
+                from += r * x.strides[1];
+                weight += i * w.strides[1];
+            }
+            for (u32 k = 0; k < s.channels; ++k) {
+                sum = fmaf(load_f32(x, from + k * x.strides[axis]), load_f32(w, weight + k * w.strides[axis]), sum);
+            }
+        }
+    }
+    return sum;
+}
+
+DEV_CALL void conv_direct(const ConvArgs& args, const ConvShape& s, u32 tile, const Block& block) {
+    const Tensor& out = args.out();
+    const Epilogue e = Epilogue::of(args);
+    const u32 columns = s.outputs * s.groups;
+    for_each_element(block, tile, out.elements(), [&](i64 i) {
+        const u32 row = static_cast<u32>(i / columns), output = static_cast<u32>(i % columns);
+        const RowOffsets offsets(e, row);
+        store_f32(out, offsets.out + output * out.strides[out.rank - 1], finish(e, offsets, output, conv_element(args, s, row, output)));
+    });
+}
+
+struct ConvHandler {
+    static DEV u32 tiles(const ConvArgs& args) {
+        const ConvShape s(args);
+        if (s.direct()) return elementwise_tiles(args.out().elements());
+        return Tiling::choose(args.x().dtype, s.groups, s.rows, s.outputs).tiles;
+    }
+
+    static DEV_CALL void run(const ConvArgs& args, u32 tile, const Block& block) {
+        const ConvShape s(args);
+        if (s.direct()) {
+            conv_direct(args, s, tile, block);
+            return;
+        }
+        const Tiling tiling = Tiling::choose(args.x().dtype, s.groups, s.rows, s.outputs);
+        const Tiling::Place at = tiling.place(tile);
+        switch (args.x().dtype) {
+            case DTYPE_BF16: run_16<Bf16>(args, s, tiling, at, block); break;
+            case DTYPE_F16: run_16<F16>(args, s, tiling, at, block); break;
+            default:
+                if (tiling.rows == LargeFloatTile::ROWS) conv_tile<LargeFloatTile>(args, s, at, block);
+                else conv_tile<SmallFloatTile>(args, s, at, block);
+                break;
+        }
+    }
+
+  private:
+    template <class T> static DEV void run_16(const ConvArgs& args, const ConvShape& s, const Tiling& tiling, const Tiling::Place& at,
+                                              const Block& block) {
+        if (tiling.rows == 128) conv_tile<LargeTile<T>>(args, s, at, block);
+        else if (tiling.rows == 64) conv_tile<MediumTile<T>>(args, s, at, block);
+        else conv_tile<SmallTile<T>>(args, s, at, block);
+    }
+};
