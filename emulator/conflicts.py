@@ -145,7 +145,9 @@ def _reduced(program: Program, found: dict[int, set[int]]) -> list[Sequence[int]
         ancestors.append(mask)
         result.append(kept)
     for index, others in found.items():
-        far = {j for j in others if not stretch_of[index] <= j < index}
+        near = [j for j in others if stretch_of[index] <= j < index]
+        # Nothing but what lies between runs between `near` and this one, so what those wait for is complete.
+        far = others.difference(near, *(found[j] for j in near))
         result[index] = tuple(sorted([*result[index], *_reduce_far(far, stretch_of, ancestors)]))
     return [tuple(r) for r in result]
 

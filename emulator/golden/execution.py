@@ -93,7 +93,9 @@ class Execution:
             try:
                 found[tensor.name] = self._memory.read(self._resolve(tensor.descriptor)).copy()
             except Trap as trap:
-                raise Trap(trap.category, f"output '{tensor.name}': {trap.detail}") from None
+                written = trap.category != "uninitialised"
+                problem = trap.detail if written else "parts of it were never written"
+                raise Trap(trap.category, f"output '{tensor.name}' at HALT: {problem}") from None
         return found
 
     def _traced(self, index: int) -> int | None:

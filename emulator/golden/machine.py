@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from dla.emulator.binding import bind, bind_state, to_host
+from dla.emulator.binding import Bound, bind, bind_state, to_host
 from dla.emulator.golden.execution import Executed, Execution, Perturb
 from dla.emulator.golden.memory import ConstMemory, Memory, new_state, tensor_views
 from dla.emulator.golden.scalar import Registers
@@ -18,6 +18,7 @@ from dla.emulator.result import Result
 from dla.isa import weights
 from dla.isa.descriptor import Segment
 from dla.isa.dtypes import Array
+from dla.isa.errors import InputError
 from dla.isa.program import Program
 from dla.isa.reach import Reach
 
@@ -69,8 +70,18 @@ class GoldenSession:
 
     def run(self, inputs: Mapping[str, Any], dims: Mapping[str, int] | None = None) -> Result:
         """Run to HALT. Raises InputError before the run, Trap during it; after a Trap, state is unchanged."""
-        machine = self._machine
         bound = bind(self.program, inputs, dims)
+        try:
+            return self._run(bound)
+        except MemoryError as error:
+            needed = sum(self.program.segment_bytes.values())
+            raise InputError(
+                f"not enough memory: the program's segments alone have {needed:,} bytes",
+                hint="use smaller dims, or a computer with more memory",
+            ) from error
+
+    def _run(self, bound: Bound) -> Result:
+        machine = self._machine
         state = self._state.copy()
         memory = Memory(self.program, self._const, self._reach, state, watch=machine.watch)
         for name, array in bound.arrays.items():

@@ -1,0 +1,223 @@
+"""Dependencies from descriptor overlap: everything that truly conflicts is ordered, and little else."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from itertools import pairwise
+
+import pytest
+
+import dla
+from dla.emulator import conflicts as conflicts_module
+from dla.emulator.conflicts import conflicts
+from dla.emulator.golden.execution import Executed
+from dla.emulator.golden.machine import GoldenMachine
+from dla.isa.descriptor import Descriptor, Segment, contiguous
+from dla.isa.dtypes import DType
+from dla.isa.instructions import BY_MNEMONIC
+from dla.isa.program import Instruction, Program
+from dla.isa.table import Role
+
+MakeProgram = Callable[..., Program]
+
+
+def touched(executed: Executed, program: Program) -> tuple[set[int], set[int]]:
+    """Bytes of scratch (read, written) by one execution, from the resolved operands that the trace shows."""
+    instruction = program.instructions[executed.index]
+    bytes_of: dict[Role, set[int]] = {Role.IN: set(), Role.OUT: set()}
+    texts = iter(executed.operands)
+    for spec, d in zip(instruction.row.operands, instruction.operands, strict=True):
+        if d is None:
+            continue
+        segment, _, offset = next(texts).rpartition(" ")[2].partition("+")
+        if segment == "scratch":
+            bytes_of[spec.role] |= addresses(d, int(offset))
+    return bytes_of[Role.IN], bytes_of[Role.OUT]
+
+
+def addresses(d: Descriptor, offset: int) -> set[int]:
+    """Every byte of a view."""
+    starts = {offset}
+    for n, stride in zip(d.bounds, d.strides, strict=True):
+        starts = {a + i * stride * d.dtype.itemsize for a in starts for i in range(n)}
+    return {a + b for a in starts for b in range(d.dtype.itemsize)}
+
+
+def missing_orders(program: Program, waits: list) -> list[tuple[int, int]]:
+    """Pairs of executions that truly conflict but that `waits` does not order, directly or through others."""
+    trace: list[Executed] = []
+    GoldenMachine(trace=trace.append).load(program).run({})
+    accesses = [touched(e, program) for e in trace]
+    executions: dict[int, list[int]] = {}
+    before: list[int] = []  # bit k: execution k is complete when this one starts
+    missing = []
+    for now, executed in enumerate(trace):
+        mask = 0
+        for j in waits[executed.index]:
+            for earlier in executions.get(j, ()):
+                mask |= before[earlier] | 1 << earlier
+        before.append(mask)
+        executions.setdefault(executed.index, []).append(now)
+        reads, writes = accesses[now]
+        for earlier in range(now):
+            r, w = accesses[earlier]
+            if (w & (reads | writes) or r & writes) and not mask >> earlier & 1:
+                missing.append((trace[earlier].index, executed.index))
+    return missing
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_straight_line_conflicts_are_all_ordered(overlapping_program: MakeProgram, seed: int) -> None:
+    """Whatever touches the same byte, one of them writing, is ordered; checked byte by byte."""
+    program = overlapping_program(seed, 60)
+    assert missing_orders(program, conflicts(program)) == []
+
+
+@pytest.mark.parametrize("seed", range(80))
+def test_conflicts_through_loops_branches_and_calls_are_all_ordered(
+    overlapping_program: MakeProgram, seed: int
+) -> None:
+    """Later trips, skipped code and functions called from several places: no true conflict goes unordered."""
+    program = overlapping_program(seed, 40, control=True)
+    assert missing_orders(program, conflicts(program)) == []
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_programs_of_too_many_paths_are_ordered_entirely(
+    overlapping_program: MakeProgram, seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where the exact answer would take too long, a simpler one orders everything."""
+    monkeypatch.setattr(conflicts_module, "EFFORT", 0)
+    monkeypatch.setattr(conflicts_module, "_EFFORT_FREE", 0)
+    program = overlapping_program(seed, 40, control=True)
+    assert missing_orders(program, conflicts(program)) == []
+
+
+def test_the_check_itself_finds_missing_orders(overlapping_program: MakeProgram) -> None:
+    """Without any waits, the byte-by-byte check does complain."""
+    program = overlapping_program(1, 30)
+    assert missing_orders(program, [()] * len(program.instructions))
+
+
+def ew(out: Descriptor, a: Descriptor, b: Descriptor) -> Instruction:
+    """The instruction out = a + b."""
+    return Instruction(BY_MNEMONIC["EW"], "add", (out, a, b))
+
+
+def block(index: int, segment: Segment = Segment.SCRATCH) -> Descriptor:
+    """The tensor number `index` of 64 floats."""
+    return contiguous(segment, DType.F32, (64,), 256 * index)
+
+
+def straight(*instructions: Instruction) -> list[tuple[int, ...]]:
+    """Conflicts of these instructions followed by HALT, without the last."""
+    program = Program("p", (*instructions, Instruction(BY_MNEMONIC["HALT"])), segment_bytes={Segment.SCRATCH: 1 << 20})
+    return [tuple(c) for c in conflicts(program)][:-1]
+
+
+def test_a_chain_waits_for_its_neighbour_only() -> None:
+    """Dependencies that others imply are left out."""
+    ping, pong = block(0), block(1)
+    chain = [ew(ping, pong, pong) if i % 2 else ew(pong, ping, ping) for i in range(6)]
+    assert straight(*chain) == [(), (0,), (1,), (2,), (3,), (4,)]
+
+
+def test_independent_branches_do_not_wait() -> None:
+    """Two uses of one tensor run side by side; the join waits for both."""
+    assert straight(
+        ew(block(1), block(0), block(0)),
+        ew(block(2), block(0), block(0)),
+        ew(block(3), block(1), block(2)),
+    ) == [(), (), (0, 1)]
+
+
+def test_read_only_segments_never_conflict() -> None:
+    """Weights are read by everybody."""
+    w = block(0, Segment.CONST)
+    assert straight(ew(block(1), w, w), ew(block(2), w, w)) == [(), ()]
+
+
+def test_writers_wait_for_readers() -> None:
+    """Reusing memory waits for those who still read it (WAR), and for its writer through them (WAW)."""
+    x, y, z = block(0), block(1), block(2)
+    assert straight(ew(x, z, z), ew(y, x, x), ew(x, z, z)) == [(), (0,), (1,)]
+
+
+def test_column_blocks_of_one_matrix_are_independent() -> None:
+    """Views that interleave in memory but share no byte do not wait for each other; a reader of all waits for all."""
+    columns = [Descriptor(Segment.SCRATCH, DType.F32, (8, 16), (64, 1), 64 * i) for i in range(4)]
+    whole = contiguous(Segment.SCRATCH, DType.F32, (8, 64))
+    w = Descriptor(Segment.CONST, DType.F32, (8, 16), (16, 1))
+    copies = [ew(c, w, w) for c in columns]
+    assert straight(*copies, ew(block(64), whole, whole)) == [(), (), (), (), (0, 1, 2, 3)]
+    overlapping = Descriptor(Segment.SCRATCH, DType.F32, (8, 16), (64, 1), 32)
+    assert straight(*copies, ew(overlapping, w, w))[-1] == (0, 1)
+
+
+def test_a_gap_writer_does_not_hide_the_writer_before() -> None:
+    """After even columns are overwritten, a reader of odd columns still waits for the first writer."""
+    whole = contiguous(Segment.SCRATCH, DType.F32, (8, 8))
+    even = Descriptor(Segment.SCRATCH, DType.F32, (8, 4), (8, 2), 0)
+    odd = Descriptor(Segment.SCRATCH, DType.F32, (8, 4), (8, 2), 4)
+    w = block(0, Segment.CONST)
+    found = straight(ew(whole, w, w), ew(even, w, w), ew(block(9), odd, odd), ew(block(10), even, even))
+    assert found == [(), (0,), (0,), (1,)]
+
+
+def test_an_instruction_in_a_loop_may_wait_for_itself_and_later_ones() -> None:
+    """An accumulation waits for its own last execution, and the first of a body for the last."""
+    text = """
+.program t
+.const w : f32[4] = [1, 1, 1, 1]
+.scratch a : f32[4]
+.output y : f32[4]
+main:
+    FILL y, 0
+    LOOP s0, 3
+      EW.add a, y, w
+      EW.add y, a, w
+    ENDLOOP
+    HALT
+"""
+    found = [tuple(c) for c in conflicts(dla.assemble(text))]
+    assert found[0] == ()
+    assert found[2] == (0, 3)
+    assert found[3] == (2,)
+
+
+def test_a_skipped_writer_does_not_hide_the_writer_before() -> None:
+    """Where a branch may skip a write, readers behind it wait for both writers."""
+    text = """
+.program t
+.input c : bool[]
+.scratch a : f32[4]
+.output y : f32[4]
+main:
+    FILL a, 0
+    LOADS p0, c
+    BR over if=p0
+    FILL a, 1
+over:
+    COPY y, a
+    HALT
+"""
+    assert tuple(conflicts(dla.assemble(text))[4]) == (0, 3)
+
+
+def test_crowds_are_bounded() -> None:
+    """Thousands of readers of one tensor do not make lists of thousands: some wait for the rest on their behalf."""
+    shared = block(0)
+    readers = [ew(block(1 + i), shared, shared) for i in range(2000)]
+    found = straight(
+        ew(shared, block(3000, Segment.CONST), block(3000, Segment.CONST)), *readers, ew(shared, *[block(1)] * 2)
+    )
+    assert max(len(c) for c in found) <= 40
+
+
+def test_neighbours_of_a_window_are_still_ordered() -> None:
+    """Transitive reduction stops at windows; order does not."""
+    length = conflicts_module.WINDOW + 10
+    ping, pong = block(0), block(1)
+    chain = [ew(ping, pong, pong) if i % 2 else ew(pong, ping, ping) for i in range(length)]
+    found = straight(*chain)
+    assert all(a in c for (a, _), c in zip(pairwise(range(length)), found[1:], strict=True))
