@@ -15,14 +15,15 @@ ones average out. Elements that are neither moved nor computed from moved ones (
 bound 0.
 
 An integer or bool element must be equal, but for ties: where some sample also differs from the oracle, the element
-hangs on a comparison of floats (argmax, topk, a branch) that the tolerances leave open.
+hangs on a comparison of floats (argmax, topk, a branch) that the tolerances leave open. Before an element is called
+wrong, more samples are drawn: each shows a tie with a chance of about one half.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
@@ -38,6 +39,9 @@ from dla.isa.program import Program
 
 SAFETY = 3.0
 """Factor on the measured spread: the samples see typical moves, a machine may do the worst everywhere."""
+
+TIE_SAMPLES = 16
+"""Samples that are drawn, at most, to explain unequal integers."""
 
 
 @dataclass(frozen=True)
@@ -60,15 +64,15 @@ class OutputComparison:
         return self.over == 0 and self.problem is None
 
 
-class _Direction(Protocol):
-    def __call__(self, result: Array) -> Array: ...
+_Direction = Callable[[Array], Array]
+"""Result -> factors from -1 to 1, by which each element is moved within its tolerance."""
 
 
 @dataclass
 class _Mover:
     """Moves float results within their tolerance, and remembers the tolerance of each stored byte's last writer."""
 
-    direction: _Direction | None  # factors from -1 to 1 for the tolerances; None moves nothing
+    direction: _Direction | None  # None moves nothing
     tolerances: dict[Segment, Array] = field(default_factory=dict)
 
     def __call__(self, result: Array, tolerance: Array, place: Resolved) -> Array:
@@ -90,6 +94,8 @@ class Reference:
     oracle: Result
     samples: tuple[Result, ...]
     tolerances: Mapping[Segment, Array]  # f64 per byte: the last writer's tolerance, at the first byte of its elements
+    draw: Callable[[int], Result | None]  # another random sample, by number; None where it trapped
+    _drawn: dict[int, Result | None] = field(default_factory=dict)
 
     def compare(self, result: Result) -> list[OutputComparison]:
         """Every output and state tensor of `result` beside the oracle's, in declaration order."""
@@ -103,16 +109,11 @@ class Reference:
         oracle: Array = pick(self.oracle)[name]
         blank = OutputComparison(name, segment, BY_NUMPY[oracle.dtype].text, oracle.size, 0.0, 0.0, 0, 0)
         if got.shape != oracle.shape or got.dtype != oracle.dtype:
-            return replace(blank, problem=f"it is {got.dtype}{list(got.shape)}, the oracle's {list(oracle.shape)}")
+            return replace(blank, problem=f"it is {_typed(got)}, the oracle's {_typed(oracle)}")
+        if not BY_NUMPY[oracle.dtype].is_float:
+            return self._integers(blank, oracle, got, lambda sample: pick(sample)[name])
         samples = [s for s in (pick(sample)[name] for sample in self.samples) if s.shape == oracle.shape]
         unsure = np.zeros(oracle.shape, np.bool_)
-        if not BY_NUMPY[oracle.dtype].is_float:
-            for sample in samples:
-                unsure |= sample != oracle
-            wrong = got != oracle
-            error = np.abs(got.astype(np.float64) - oracle)
-            over, ties = int((wrong & ~unsure).sum()), int((wrong & unsure).sum())
-            return replace(blank, max_error=_largest_of(error), over=over, ties=ties)
         for sample in samples:
             unsure |= np.isfinite(sample) != np.isfinite(oracle)
         bound = self._bound(name, segment, oracle, samples)
@@ -124,6 +125,31 @@ class Reference:
             blank, max_error=_largest_of(error), max_ratio=_largest_of(ratio), over=int((~right & ~unsure).sum()),
             ties=int((~right & unsure).sum()),
         )  # fmt: skip
+
+    def _integers(
+        self, blank: OutputComparison, oracle: Array, got: Array, pick: Callable[[Result], Array]
+    ) -> OutputComparison:
+        """The comparison of integers or bools: equal, or tied."""
+        wrong = got != oracle
+        unsure = np.zeros(oracle.shape, np.bool_)
+        for sample in self._more_samples():
+            if not (wrong & ~unsure).any():
+                break
+            if pick(sample).shape == oracle.shape:
+                unsure |= pick(sample) != oracle
+        error = np.abs(got.astype(np.float64) - oracle)
+        over, ties = int((wrong & ~unsure).sum()), int((wrong & unsure).sum())
+        return replace(blank, max_error=_largest_of(error), over=over, ties=ties)
+
+    def _more_samples(self) -> Iterator[Result]:
+        """The samples, then others drawn when asked for."""
+        yield from self.samples
+        for number in range(len(self.samples), len(self.samples) + TIE_SAMPLES):
+            if number not in self._drawn:
+                self._drawn[number] = self.draw(number)
+            sample = self._drawn[number]
+            if sample is not None:
+                yield sample
 
     def _bound(self, name: str, segment: Segment, oracle: Array, samples: list[Array]) -> Array:
         """Allowed |got - oracle|, elementwise."""
@@ -160,17 +186,22 @@ def reference(
         session.set_state(state or {})
         return session.run(inputs, dims)
 
+    def sample(direction: _Direction) -> Result | None:
+        try:
+            return run(_Mover(direction))
+        except Trap:
+            return None  # an ASSERT on floats may fail only where they are moved: such a sample says nothing
+
+    def draw(number: int) -> Result | None:
+        generator = np.random.default_rng((seed, number))
+        return sample(lambda result: generator.uniform(-1.0, 1.0, np.shape(result)))
+
     tolerances = {
         segment: np.zeros(program.segment_bytes.get(segment, 0)) for segment in (Segment.OUTPUT, Segment.STATE)
     }  # fmt: skip
     oracle = run(_Mover(None, tolerances))
-    samples = []
-    for direction in _directions(seed):
-        try:
-            samples.append(run(_Mover(direction)))
-        except Trap:
-            continue  # an ASSERT on floats may fail only where they are moved: such a sample says nothing
-    return Reference(program, oracle, tuple(samples), tolerances)
+    samples = (draw(0), draw(1), sample(np.sign), sample(lambda result: -np.sign(result)))
+    return Reference(program, oracle, tuple(s for s in samples if s is not None), tolerances, draw)
 
 
 def compare(
@@ -184,24 +215,17 @@ def compare(
     return reference(program, inputs, dims, state).compare(result)
 
 
-def _directions(seed: int) -> list[_Direction]:
-    def random_walk(generator: np.random.Generator) -> _Direction:
-        return lambda result: generator.uniform(-1.0, 1.0, np.shape(result))
-
-    return [
-        random_walk(np.random.default_rng((seed, 0))),
-        random_walk(np.random.default_rng((seed, 1))),
-        lambda result: np.sign(result),
-        lambda result: -np.sign(result),
-    ]
-
-
 def _outputs(result: Result) -> Mapping[str, Array]:
     return result.outputs
 
 
 def _state(result: Result) -> Mapping[str, Array]:
     return result.state
+
+
+def _typed(array: Array) -> str:
+    dtype = BY_NUMPY.get(array.dtype)
+    return f"{dtype.text if dtype else array.dtype}{list(array.shape)}"
 
 
 def _largest_of(values: Array) -> float:

@@ -47,7 +47,7 @@ def close(reference: Array, got: Array, tolerance: Array, dtype: DType) -> Array
     and zero for a subnormal number, because machines may flush those.
     """
     wide = np.asarray(got).astype(np.float64)
-    limits = ml_dtypes.finfo(dtype.numpy)
+    limits = ml_dtypes.finfo(dtype.numpy)  # type: ignore[no-untyped-call]  # ml_dtypes has no annotations
     largest, smallest_normal = float(limits.max), float(limits.smallest_normal)
     with np.errstate(invalid="ignore", over="ignore"):
         near = np.abs(wide - reference) <= tolerance
