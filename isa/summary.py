@@ -57,13 +57,13 @@ def summarise(program: Program) -> Summary:
     work: dict[str, Work] = {}
     trips = [1]
     for instruction in program.instructions:
-        if instruction.row.mnemonic == "ENDLOOP":
-            trips.pop()
         mix[instruction.name] += 1
         done = work_of(instruction).times(trips[-1])
         work[instruction.name] = work.get(instruction.name, Work()) + done
         if instruction.row.mnemonic == "LOOP":
             count = instruction.attributes.get("max") or instruction.attributes["count"]
             trips.append(trips[-1] * int(count))
+        elif instruction.row.mnemonic == "ENDLOOP":
+            trips.pop()
     total = sum(work.values(), Work())
     return Summary(dict(mix.most_common()), work, total, dict(program.segment_bytes))

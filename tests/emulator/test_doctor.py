@@ -1,0 +1,83 @@
+"""What the doctor finds: each missing thing has a remedy, and nothing it meets makes it fail."""
+
+from __future__ import annotations
+
+import sys
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from dla.emulator import doctor
+from dla.emulator.doctor import Finding, Level, examine
+
+
+class RuntimeErrorOfCuda(Exception):
+    """Stands for cupy.cuda.runtime.CUDARuntimeError."""
+
+
+def fake_cupy(devices: list[tuple[int, int]], *, peers: bool = True, error: str | None = None) -> Any:
+    """A CuPy that sees GPUs of these compute capabilities, or fails with `error`."""
+
+    def count() -> int:
+        if error:
+            raise RuntimeErrorOfCuda(error)
+        return len(devices)
+
+    def properties(index: int) -> dict[str, Any]:
+        major, minor = devices[index]
+        facts = {"name": b"Some GPU", "multiProcessorCount": 132, "totalGlobalMem": 80 * 2**30}
+        return facts | {"major": major, "minor": minor}
+
+    runtime = SimpleNamespace(
+        CUDARuntimeError=RuntimeErrorOfCuda, getDeviceCount=count, getDeviceProperties=properties,
+        deviceCanAccessPeer=lambda a, b: peers,
+    )  # fmt: skip
+    nvrtc = SimpleNamespace(getVersion=lambda: (12, 9))
+    compiler = SimpleNamespace(get_cache_dir=lambda: "/cache")
+    return SimpleNamespace(__version__="14.0", cuda=SimpleNamespace(runtime=runtime, nvrtc=nvrtc, compiler=compiler))
+
+
+def found(monkeypatch: pytest.MonkeyPatch, cupy: Any, driver: str | None = "580.1") -> dict[str, Finding]:
+    """The findings on a computer with this CuPy (None: not installed) and driver, by subject."""
+    monkeypatch.setitem(sys.modules, "cupy", cupy)
+    monkeypatch.setattr(doctor, "driver_version", lambda: driver)
+    return {finding.subject: finding for finding in examine()}
+
+
+def test_a_good_computer_lacks_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two GPUs that reach each other: nothing is missing."""
+    findings = found(monkeypatch, fake_cupy([(9, 0), (9, 0)]))
+    assert [f for f in findings.values() if f.level is Level.MISSING] == []
+    assert findings["GPU 1"].value == "Some GPU, sm_90, 132 SMs, 80 GiB"
+    assert findings["peer access"].value == "between all 2 GPUs"
+    assert findings["NVRTC"].value == "12.9"
+
+
+@pytest.mark.parametrize(("driver", "extra"), [("580.95.05", "cuda13"), ("570.1", "cuda12"), (None, "cuda13")])
+def test_without_cupy_the_extra_that_fits_the_driver_is_named(
+    monkeypatch: pytest.MonkeyPatch, driver: str | None, extra: str
+) -> None:
+    """CUDA 13 needs driver 580; older drivers get CUDA 12."""
+    findings = found(monkeypatch, None, driver)
+    assert findings["CuPy"].level is Level.MISSING
+    assert findings["CuPy"].remedy == f"pip install 'dla[{extra}]'"
+    assert (findings["NVIDIA driver"].level is Level.MISSING) == (driver is None)
+
+
+def test_an_old_gpu_is_not_enough(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Below sm_80 the machine does not run, and the doctor says so."""
+    finding = found(monkeypatch, fake_cupy([(7, 5)]))["GPU 0"]
+    assert finding.level is Level.MISSING
+    assert finding.remedy == "the machine needs sm_80 (Ampere) or later"
+
+
+@pytest.mark.parametrize("cupy", [fake_cupy([]), fake_cupy([], error="no CUDA-capable device")])
+def test_cupy_without_a_gpu_is_a_finding(monkeypatch: pytest.MonkeyPatch, cupy: Any) -> None:
+    """No device, or a driver that fails, is reported and not raised."""
+    assert found(monkeypatch, cupy)["GPU"].level is Level.MISSING
+
+
+def test_gpus_that_do_not_reach_each_other_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Peer access is listed pair by pair where it is missing."""
+    assert found(monkeypatch, fake_cupy([(8, 0), (8, 0)], peers=False))["peer access"].value == "not between 0-1, 1-0"
