@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 
@@ -22,7 +23,7 @@ class Resolved:
     shape: tuple[int, ...]
     offset: int  # bytes
 
-    @property
+    @cached_property
     def nbytes(self) -> int:
         """Bytes from the first element to the end of the last one; 0 for an empty tensor."""
         if 0 in self.shape:
@@ -30,7 +31,7 @@ class Resolved:
         last = sum((n - 1) * s for n, s in zip(self.shape, self.descriptor.strides, strict=True))
         return (last + 1) * self.descriptor.dtype.itemsize
 
-    @property
+    @cached_property
     def byte_strides(self) -> tuple[int, ...]:
         return tuple(s * self.descriptor.dtype.itemsize for s in self.descriptor.strides)
 
