@@ -111,10 +111,11 @@ def _serial(program: Program) -> list[Sequence[int]]:
     """Everything in program order: inside a block each waits for the one before, its first one for all there are."""
     starts = block_starts(program)
     result: list[Sequence[int]] = []
-    before: Sequence[int] = range(len(program.instructions))
+    everything = tuple(i for i, instruction in enumerate(program.instructions) if instruction.row.operands)
+    before = everything
     for index, instruction in enumerate(program.instructions):
         if index in starts:
-            before = range(len(program.instructions))
+            before = everything
         result.append(before if instruction.row.operands else ())
         if instruction.row.operands:
             before = (index,)
