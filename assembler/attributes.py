@@ -23,7 +23,7 @@ def attribute_value(scope: Scope, attribute: Attribute, value: Value | None, pla
     if isinstance(attribute, Flag):
         return _flag(attribute, value, place)
     if isinstance(value, ListValue):
-        return tuple(_item(scope, i, place) for i in value.items)
+        return tuple(_item(attribute, item, place) for item in value.items)
     if not isinstance(value, Token):
         raise problem(place, f"{attribute.name} must be {attribute.expects}")
     if isinstance(attribute, Reg | ScalarValue):
@@ -45,10 +45,10 @@ def _flag(attribute: Flag, value: Value | None, place: Token) -> bool:
     return bool(value == "true")
 
 
-def _item(scope: Scope, value: Any, place: Token) -> Any:
-    if isinstance(value, Token) and value.type == "NUMBER":
-        return number(value)
-    return str(value) if isinstance(value, Token) else tuple(_item(scope, v, place) for v in value.items)
+def _item(attribute: Attribute, value: Value, place: Token) -> int | float | str:
+    if not isinstance(value, Token):
+        raise problem(place, f"{attribute.name} must be {attribute.expects}")
+    return number(value) if value.type == "NUMBER" else str(value)
 
 
 def _scalar(scope: Scope, attribute: Reg | ScalarValue, value: Token) -> Any:

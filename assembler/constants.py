@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 from pathlib import Path
 from typing import Any
 
@@ -151,11 +152,8 @@ def inside(place: Token, name: str, folder: Path | None) -> Path:
     if not name or "\0" in name or pure.is_absolute() or ".." in pure.parts:
         raise problem(place, f"{name or 'an empty path'} leaves the folder of the source file",
                       "name a file in that folder or below it")  # fmt: skip
-    root = folder.resolve()
-    try:
-        path = (root / pure).resolve()
-    except (OSError, RuntimeError):
-        raise problem(place, f"{name} cannot be opened: its links run in a circle") from None
+    root = Path(os.path.realpath(folder))
+    path = Path(os.path.realpath(root / pure))
     if not path.is_relative_to(root):
         raise problem(place, f"{name} is a link that leaves the folder of the source file",
                       "copy the file into that folder")  # fmt: skip

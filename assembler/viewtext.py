@@ -50,6 +50,11 @@ class Namer:
         name = self._symbols.get((dim.register, dim.bound))
         return str(dim) if name is None else quoted(name)
 
+    def extent(self, dim: Dynamic, room: int) -> str:
+        """The length of a slice: a dim whose bound need not be written where it is all the room there is."""
+        text = self.dim(dim)
+        return f"s{dim.register}" if text == str(dim) and dim.bound == room else text
+
     def dims(self, dims: tuple[Dim, ...]) -> str:
         """Dims, separated by commas."""
         return ", ".join(self.dim(d) for d in dims)
@@ -173,9 +178,11 @@ class _Sliced:
         step = self.target.strides[group[-1]] // self.base.strides[axis]
         plain = self.register_axis != axis and position == 0
         if len(dims) == 1 and isinstance(dims[0], Dynamic):
+            room = bound_of(self.base.dims[axis]) - (0 if self.register_axis == axis else position)
+            length = namer.extent(dims[0], room)
             if plain:
-                return ":" if dims[0] == self.base.dims[axis] else f":{namer.dim(dims[0])}"
-            return f"{start}:{start}+{namer.dim(dims[0])}"
+                return ":" if dims[0] == self.base.dims[axis] else f":{length}"
+            return f"{start}:{start}+{length}"
         count = math.prod(bound_of(dim) for dim in dims)
         by = f":{step}" if step > 1 else ""
         if plain and isinstance(self.base.dims[axis], int) and count == -(-bound_of(self.base.dims[axis]) // step):
