@@ -268,6 +268,7 @@ def bad_inputs() -> dict[str, Callable[[], Result]]:
     dla("asm", "double.dla", "-o", "double.dlab")
     Path("cut.dlab").write_bytes(Path("double.dlab").read_bytes()[:-100])
     huge = ".program p\n.input x : f32[99999999999999999999]\n.output y : f32[1]\nmain:\n    HALT\n"
+    vast = ".program p\n.output y : f32[1000000000000]\nmain:\n    FILL y, 1\n    HALT\n"
     deep = ".program p\n.output y : f32[" + "(" * 100_000 + "1" + ")" * 100_000 + "]\nmain:\n    FILL y, 1\n    HALT\n"
     return {
         "asm: empty file": lambda: dla("asm", "empty"),
@@ -281,6 +282,7 @@ def bad_inputs() -> dict[str, Callable[[], Result]]:
         "asm: output in no folder": lambda: dla("asm", "double.dla", "-o", "none/out.dlab"),
         "dis: empty file": lambda: dla("dis", "empty.dlab"),
         "dis: truncated": lambda: dla("dis", "cut.dlab"),
+        "run: huge tensors": lambda: dla("run", "-", stdin=vast),
         "run: text that is no program": lambda: dla("run", "notes.txt"),
         "run: text called .dlab": lambda: dla("run", "notes.dlab"),
         "run: missing input": lambda: dla("run", "double.dla"),
@@ -318,6 +320,7 @@ EXPECTED = {
     "asm: output in no folder": (2, "error: cannot write 'none/out.dlab': No such file or directory"),
     "dis: empty file": (3, "error: "),
     "dis: truncated": (3, "error: "),
+    "run: huge tensors": (3, "error[V-SEGMENT]: segment output has 4000000000000 bytes"),
     "run: text that is no program": (3, "notes.txt:1:1: error: "),
     "run: text called .dlab": (3, "error: "),
     "run: missing input": (2, "error: missing input 'x'"),
@@ -493,3 +496,37 @@ def test_bytecode_is_not_printed_to_a_terminal() -> None:
     assert stderr.decode() == (
         "error: this is binary data, and stdout is a terminal\n  help: write to a file: -o FILE\n"
     )
+
+
+# -- with a GPU
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("name", sorted(path.stem for path in PROGRAMS.glob("*.dla")))
+def test_every_program_compares_well_on_the_gpu(name: str) -> None:
+    """`dla compare` finds the GPU within the bounds of the rows."""
+    result = dla("compare", str(PROGRAMS / f"{name}.dla"), "--random", "1")
+    assert result.exit_code == 0, result.output
+    assert "backends: golden (reference), gpu" in result.stderr
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("options", [[], ["--checked"], ["--timeout", "5"]])
+def test_the_gpu_runs_and_says_so(options: list[str]) -> None:
+    """`--backend gpu` prints the same result and names itself."""
+    result = dla("run", "double.dla", "-i", "x.npy", "--backend", "gpu", *options)
+    assert result.stdout == "y: f32[3] = [2., 4., 6.]\n"
+    assert "backend: gpu" in result.stderr
+
+
+@pytest.mark.gpu
+def test_interrupting_the_gpu_ends_with_130() -> None:
+    """Ctrl-C reaches a kernel that would run for minutes."""
+    assert dla("run", "double.dla", "-i", "x.npy", "--backend", "gpu").exit_code == 0  # compiled from here on
+    child = process("run", "long.dla", "--backend", "gpu", "-o", "y.npz", stdin=subprocess.DEVNULL)
+    time.sleep(5)
+    child.send_signal(signal.SIGINT)
+    _, stderr = child.communicate(timeout=60)
+    assert child.returncode == 130
+    assert stderr.endswith(b"interrupted\n")
+    assert "y.npz" not in files()

@@ -55,3 +55,13 @@ def test_imports_point_one_way(path: Path) -> None:
 def test_every_form_of_import_is_seen(source: str, found: list[tuple[int, str]]) -> None:
     """The reader of imports sees each form that Python offers, inside functions too."""
     assert imported(source) == found
+
+
+AT_THE_ROOT = sorted(path for path in ROOT.glob("*.py") if path.name not in ("cli.py", "__init__.py"))
+
+
+@pytest.mark.parametrize("path", AT_THE_ROOT, ids=lambda path: path.name)
+def test_siblings_meet_in_the_command_line_alone(path: Path) -> None:
+    """What cli.py is made of (arguments, console, report) reaches into one area beside isa at most."""
+    areas = {to for _, to in imported(path.read_text())} & (MAY_IMPORT.keys() - {"isa"})
+    assert len(areas) <= 1
