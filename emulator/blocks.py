@@ -69,7 +69,9 @@ class Timelines:
         reads, writes = self._accesses.of(index)
         # What it writes is recorded last, so that it does not wait for itself (but for its execution before).
         asked = [self.by_segment[segment].waits(where, writes=True) for segment, where in writes]
-        found: set[int] = set().union(*(f for f, _ in asked))
+        found: set[int] = set()
+        for waits, _ in asked:
+            found |= waits
         for segment, where in reads:
             timeline = self.by_segment[segment]
             waits, stand = timeline.waits(where, writes=False)

@@ -58,12 +58,13 @@ class Timeline:
             return set(), False
         first, last = self._cover(where.first, where.last)
         found: set[int] = set()
-        alive = 0
+        crowded = False
         for cell in self._cells[first:last]:
-            accesses = cell.writers + cell.readers if writes else cell.writers
-            alive = max(alive, len(cell.writers) + len(cell.readers))
-            found.update([j for j, other in accesses if not where.apart(other)])
-        if len(found) <= CROWD and alive <= CROWD:
+            found.update([j for j, other in cell.writers if not where.apart(other)])
+            if writes and cell.readers:
+                found.update([j for j, other in cell.readers if not where.apart(other)])
+            crowded = crowded or len(cell.writers) + len(cell.readers) > CROWD
+        if len(found) <= CROWD and not crowded:
             return found, False
         return {j for cell in self._cells[first:last] for j, _ in cell.writers + cell.readers}, True
 
