@@ -1,0 +1,450 @@
+// ATTENTION: softmax(q k^T) v in one pass over the keys, with a running maximum and denominator per query
+// (Milakov and Gimelshein, Online normalizer calculation for softmax, 2018). 16-bit floats use tensor cores.
+#pragma once
+#include "arithmetic.cuh"
+#include "epilogue.cuh"
+#include "views.cuh"
+
+constexpr f32 LOG2_E = 1.4426950408889634f;
+
+// What every tile of one instruction needs to know. A tile is some queries of one head, and some columns of v.
+struct AttentionShape {
+    u32 heads, heads_per_key, queries, keys, depth, columns;
+    f32 scale, softcap;
+    i64 position, window;  // window 0: none
+    bool causal;
+    bool tensor_cores;
+    u32 tile_queries, tile_columns, query_tiles, column_tiles, tiles;
+
+    DEV explicit AttentionShape(const AttentionArgs& args) {
+        const Tensor& q = args.q();
+        const Tensor& v = args.v();
+        heads = q.dims[1];
+        heads_per_key = heads == 0 ? 1 : heads / v.dims[1];
+        queries = q.dims[2];
+        keys = v.dims[2];
+        depth = q.dims[3];
+        columns = v.dims[3];
+        scale = args.scale() != 0.0f ? args.scale() : 1.0f / sqrtf(depth == 0 ? 1.0f : static_cast<f32>(depth));
+        softcap = args.softcap();
+        position = args.has_position() ? args.work.scalars[args.position()] : static_cast<i64>(keys) - queries;
+        window = args.window();
+        causal = args.causal();
+        tile_queries = queries <= 16 ? 16 : 64;
+        tile_columns = columns <= 64 ? 64 : 128;
+        tensor_cores = q.dtype != DTYPE_F32 && stages() != 0;
+        if (!tensor_cores) {
+            tile_queries = 32;
+            tile_columns = 128;
+        }
+        query_tiles = (queries + tile_queries - 1) / tile_queries;
+        column_tiles = (columns + tile_columns - 1) / tile_columns;
+        if (columns == 0 && args.has_lse()) column_tiles = 1;
+        tiles = q.dims[0] * heads * query_tiles * column_tiles;
+    }
+
+    // Tensor cores: q, and one or two blocks of keys with their values, share the scratch memory; 0 if they do not fit.
+    DEV u32 padded_depth() const { return (depth + 63) / 64 * 64; }
+    DEV u32 tile_keys() const { return tile_queries == 16 ? 128 : 64; }
+    DEV u32 query_bytes() const { return tile_queries * padded_depth() * 2; }
+    DEV u32 stage_bytes() const { return tile_keys() * (padded_depth() + tile_columns) * 2; }
+    DEV u32 stages() const {
+        if (depth > 512) return 0;
+        return query_bytes() + 2 * stage_bytes() <= SCRATCH_BYTES ? 2 : query_bytes() + stage_bytes() <= SCRATCH_BYTES ? 1 : 0;
+    }
+
+    // The keys that a query sees by position are first_key .. end_key.
+    DEV u32 within(i64 key) const { return key < 0 ? 0 : key > keys ? keys : static_cast<u32>(key); }
+    // Far beyond all keys is as good as just beyond, and cannot overflow.
+    DEV i64 last_key(u32 query) const {
+        constexpr i64 FAR = 1ll << 40;
+        return query + (position > FAR ? FAR : position < -FAR ? -FAR : position);
+    }
+    DEV u32 first_key(u32 query) const { return window == 0 ? 0 : within(last_key(query) - window + 1); }
+    DEV u32 end_key(u32 query) const { return causal ? within(last_key(query) + 1) : keys; }
+};
+
+// One tile: which queries and columns, and where its operands begin (element offsets).
+struct AttentionTile {
+    u32 query, queries, column, columns;
+    u32 begin, end;  // keys that any of its queries sees
+    i64 out, q, k, v, mask, lse;
+
+    DEV AttentionTile(const AttentionArgs& args, const AttentionShape& s, u32 tile) {
+        const u32 column_tile = tile % s.column_tiles, rest = tile / s.column_tiles;
+        // Under a causal mask the last queries have most keys: they go first.
+        const u32 query_tile = s.query_tiles - 1 - rest % s.query_tiles, head = rest / s.query_tiles % s.heads;
+        const u32 sample = rest / s.query_tiles / s.heads, key_head = head / s.heads_per_key;
+        query = query_tile * s.tile_queries;
+        queries = min(s.tile_queries, s.queries - query);
+        column = column_tile * s.tile_columns;
+        columns = min(s.tile_columns, s.columns - column);
+        begin = s.first_key(query);
+        end = s.end_key(query + queries - 1);
+        const auto at = [&](const Tensor& t, u32 h) { return sample * t.strides[0] + h * t.strides[1]; };
+        out = at(args.out(), head);
+        q = at(args.q(), head);
+        k = at(args.k(), key_head);
+        v = at(args.v(), key_head);
+        mask = args.has_mask() ? at(args.mask(), head) : 0;
+        lse = args.has_lse() ? at(args.lse(), head) : 0;
+    }
+};
+
+// The logit of a visible key from its product: scale, soft cap, mask. A call, for those that have one of the last two.
+DEV_CALL f32 attention_score(const AttentionArgs& args, const AttentionShape& s, const AttentionTile& tile, u32 query, u32 key, f32 product) {
+    f32 score = product * s.scale;
+    if (s.softcap != 0.0f) score = s.softcap * tanhf(score / s.softcap);
+    if (args.has_mask()) {
+        const Tensor& mask = args.mask();
+        const f32 m = load_f32(mask, tile.mask + query * mask.strides[2] + key * mask.strides[3]);
+        score = mask.dtype != DTYPE_BOOL ? score + m : m != 0.0f ? score : -infinity();
+    }
+    return score;
+}
+
+// e**(score - top), where no score at all counts as a top of 0.
+DEV f32 exp_below(f32 score, f32 top) { return exp2f((score - (top == -infinity() ? 0.0f : top)) * LOG2_E); }
+
+// ---- tensor cores ----
+
+// ROW_WARPS warps down the queries, 16 each; the others take different keys of each block, and are combined at the end.
+template <class T, u32 ROW_WARPS, u32 COLUMNS> struct TensorCoreAttention {
+    static constexpr u32 QUERIES = 16 * ROW_WARPS, PARTS = WORKER_WARPS / ROW_WARPS;
+    static constexpr u32 PART_KEYS = ROW_WARPS == 1 ? 16 : 32, KEYS = PARTS * PART_KEYS;
+    static constexpr u32 BLOCKS = PART_KEYS / 8;  // mma columns of a warp's scores
+    static constexpr u32 PITCH = COLUMNS + 8;
+    static_assert(PARTS * QUERIES * (PITCH + 2) * 4 <= SCRATCH_BYTES, "the partial results fit");
+
+    // One 16-row, 16-deep fragment of lines of `per_line` chunks.
+    static DEV u32 address(u32 base, u32 line, u32 chunk, u32 per_line) {
+        return base + (line * per_line + (chunk ^ (line & 7))) * CHUNK_BYTES;
+    }
+
+    // Loads `lines` lines, of which `have` exist, from axis 2 of `t` at `first` on; `width` elements each from `column` on.
+    static DEV void load(const Tensor& t, i64 base, u32 first, u32 have, u32 lines, u32 column, u32 width, char* to, u32 per_line, bool whole,
+                         const Block& block) {
+        const u32 chunks = (width + 15) / 16 * 2;  // products go by 16
+#pragma unroll 1
+        for (u32 id = block.thread; id < lines * chunks; id += WORKER_THREADS) {
+            const u32 line = id / chunks, chunk = id % chunks;
+            const u32 left = line < have && chunk * 8 < width ? min(8u, width - chunk * 8) : 0;
+            const i64 from = base + static_cast<i64>(first + line) * t.strides[2] + static_cast<i64>(column + chunk * 8) * t.strides[3];
+            char* at = to + (line * per_line + (chunk ^ (line & 7))) * CHUNK_BYTES;
+            if (whole) copy_chunk<Bits16>(t, at, from, left);
+            else gather_chunk<Bits16>(t, at, from, left, t.strides[3]);
+        }
+    }
+
+    // What a warp carries from one block of keys to the next: of rows lane / 4 and lane / 4 + 8.
+    struct Running {
+        f32 top[2], total[2];
+        f32 sums[COLUMNS / 8][4];
+    };
+
+    // Products of this warp's 16 queries with its keys of a block.
+    static DEV void multiply_keys(f32 (&scores)[BLOCKS][4], u32 q_tile, u32 k_tile, u32 row, u32 key, u32 depth, u32 per_line, u32 lane) {
+#pragma unroll
+        for (u32 j = 0; j < BLOCKS; ++j)
+#pragma unroll
+            for (u32 e = 0; e < 4; ++e) scores[j][e] = 0.0f;
+#pragma unroll 2
+        for (u32 d = 0; d < depth; d += 16) {
+            u32 a[4], b[4];
+            load_matrix_x4(a, address(q_tile, row + lane % 16, d / 8 + lane / 16, per_line));
+#pragma unroll
+            for (u32 j = 0; j < BLOCKS; j += 2) {
+                load_matrix_x4(b, address(k_tile, key + 8 * j + (lane & 7) + 8 * (lane >> 4), d / 8 + (lane >> 3 & 1), per_line));
+                T::multiply(scores[j], a, b[0], b[1]);
+                T::multiply(scores[j + 1], a, b[2], b[3]);
+            }
+        }
+    }
+
+    // Turns scores into probabilities relative to the running maximum, which rises as needed.
+    static DEV void soften(f32 (&scores)[BLOCKS][4], Running& r) {
+#pragma unroll
+        for (u32 half = 0; half < 2; ++half) {
+            f32 top = r.top[half];
+#pragma unroll
+            for (u32 j = 0; j < BLOCKS; ++j) top = fmaxf(top, fmaxf(scores[j][2 * half], scores[j][2 * half + 1]));
+            top = fmaxf(top, __shfl_xor_sync(0xffffffffu, top, 1));
+            top = fmaxf(top, __shfl_xor_sync(0xffffffffu, top, 2));
+            const f32 shrink = exp_below(r.top[half], top);
+            r.top[half] = top;
+            r.total[half] *= shrink;
+#pragma unroll
+            for (u32 j = 0; j < COLUMNS / 8; ++j) {
+                r.sums[j][2 * half] *= shrink;
+                r.sums[j][2 * half + 1] *= shrink;
+            }
+#pragma unroll
+            for (u32 j = 0; j < BLOCKS; ++j)
+#pragma unroll
+                for (u32 e = 2 * half; e < 2 * half + 2; ++e) {
+                    scores[j][e] = exp_below(scores[j][e], top);
+                    r.total[half] += scores[j][e];
+                }
+        }
+    }
+
+    // Adds probabilities times values; a pair of score blocks is an `a` fragment as it lies in the registers.
+    static DEV void multiply_values(Running& r, const f32 (&p)[BLOCKS][4], u32 v_tile, u32 key, u32 columns, u32 lane) {
+#pragma unroll
+        for (u32 j = 0; j < BLOCKS; j += 2) {
+            const u32 a[4] = {T::pack(p[j][0], p[j][1]), T::pack(p[j][2], p[j][3]), T::pack(p[j + 1][0], p[j + 1][1]),
+                              T::pack(p[j + 1][2], p[j + 1][3])};
+#pragma unroll
+            for (u32 c = 0; c < COLUMNS; c += 16) {
+                if (c >= columns) break;
+                u32 b[4];
+                load_matrix_x4_transposed(b, address(v_tile, key + 8 * j + lane % 16, c / 8 + lane / 16, COLUMNS / 8));
+                T::multiply(r.sums[c / 8], a, b[0], b[1]);
+                T::multiply(r.sums[c / 8 + 1], a, b[2], b[3]);
+            }
+        }
+    }
+
+    // Combines the parts in order, divides, and stores.
+    static DEV void store(const AttentionArgs& args, const AttentionTile& tile, const Running& r, u32 part, u32 row, const Block& block) {
+        f32* partial = reinterpret_cast<f32*>(block.scratch);  // [PARTS][QUERIES][PITCH]
+        f32* tops = partial + PARTS * QUERIES * PITCH;         // [PARTS][QUERIES]
+        f32* totals = tops + PARTS * QUERIES;
+#pragma unroll
+        for (u32 half = 0; half < 2; ++half) {
+            const u32 line = part * QUERIES + row + block.lane / 4 + 8 * half;
+            f32 total = r.total[half];
+            total += __shfl_xor_sync(0xffffffffu, total, 1);
+            total += __shfl_xor_sync(0xffffffffu, total, 2);
+            if (block.lane % 4 == 0) {
+                tops[line] = r.top[half];
+                totals[line] = total;
+            }
+#pragma unroll
+            for (u32 j = 0; j < COLUMNS / 8; ++j) {
+                *reinterpret_cast<float2*>(partial + line * PITCH + 8 * j + block.lane % 4 * 2) =
+                    make_float2(r.sums[j][2 * half], r.sums[j][2 * half + 1]);
+            }
+        }
+        block.sync();
+        const Tensor& out = args.out();
+#pragma unroll 1
+        for (u32 id = block.thread; id < tile.queries * (COLUMNS / 4); id += WORKER_THREADS) {
+            const u32 line = id / (COLUMNS / 4), column = id % (COLUMNS / 4) * 4;
+            f32 top = -infinity(), total = 0.0f, v[4] = {0.0f, 0.0f, 0.0f, 0.0f};
+            for (u32 p = 0; p < PARTS; ++p) top = fmaxf(top, tops[p * QUERIES + line]);
+            for (u32 p = 0; p < PARTS; ++p) {
+                const f32 weight = exp_below(tops[p * QUERIES + line], top);
+                const float4 sum = *reinterpret_cast<const float4*>(partial + (p * QUERIES + line) * PITCH + column);
+                total += totals[p * QUERIES + line] * weight;
+                v[0] += sum.x * weight;
+                v[1] += sum.y * weight;
+                v[2] += sum.z * weight;
+                v[3] += sum.w * weight;
+            }
+            const u32 query = tile.query + line;
+            if (column == 0 && tile.column == 0 && args.has_lse()) {
+                store_f32(args.lse(), tile.lse + query * args.lse().strides[2], total == 0.0f ? -infinity() : logf(total) + top);
+            }
+            if (column >= tile.columns) continue;
+            for (u32 j = 0; j < 4; ++j) v[j] = total == 0.0f ? 0.0f : v[j] / total;
+            store_four(out, tile.out + query * out.strides[2] + static_cast<i64>(tile.column + column) * out.strides[3], v,
+                       min(4u, tile.columns - column));
+        }
+    }
+
+    static DEV_CALL void run(const AttentionArgs& args, const AttentionShape& s, const AttentionTile& tile, const Block& block) {
+        const u32 row = block.warp % ROW_WARPS * 16, part = block.warp / ROW_WARPS, per_line = s.padded_depth() / 8;
+        const bool two = s.stages() == 2, busy = row < tile.queries;
+        char* stages = block.scratch + s.query_bytes();
+        const Tensor& q = args.q();
+        const Tensor& k = args.k();
+        const Tensor& v = args.v();
+        const bool whole_k = copies_whole<Bits16>(k, 3), whole_v = copies_whole<Bits16>(v, 3);
+        const auto load_keys = [&](u32 key, u32 stage) {
+            const u32 have = key < tile.end ? tile.end - key : 0;
+            char* to = stages + stage * s.stage_bytes();
+            if (have != 0) {
+                load(k, tile.k, key, have, KEYS, 0, s.depth, to, per_line, whole_k, block);
+                load(v, tile.v, key, have, KEYS, tile.column, tile.columns, to + KEYS * per_line * CHUNK_BYTES, COLUMNS / 8, whole_v, block);
+            }
+            copy_async_commit();
+        };
+        Running r;
+        r.top[0] = r.top[1] = -infinity();
+        r.total[0] = r.total[1] = 0.0f;
+#pragma unroll
+        for (u32 j = 0; j < COLUMNS / 8; ++j)
+#pragma unroll
+            for (u32 e = 0; e < 4; ++e) r.sums[j][e] = 0.0f;
+        u32 first[2], end[2];  // visible keys of this lane's two queries
+#pragma unroll
+        for (u32 half = 0; half < 2; ++half) {
+            const u32 line = row + block.lane / 4 + 8 * half;
+            first[half] = s.first_key(tile.query + line);
+            end[half] = line < tile.queries ? s.end_key(tile.query + line) : 0;
+        }
+        const u32 all_first = s.first_key(tile.query + tile.queries - 1), all_end = s.end_key(tile.query);
+        const bool plain = !args.has_mask() && s.softcap == 0.0f;
+        load(q, tile.q, tile.query, tile.queries, QUERIES, 0, s.depth, block.scratch, per_line, copies_whole<Bits16>(q, 3), block);
+        load_keys(tile.begin, 0);
+        u32 stage = 0;
+#pragma unroll 1
+        for (u32 key = tile.begin; key < tile.end; key += KEYS) {
+            if (two) {
+                load_keys(key + KEYS, stage ^ 1);
+                copy_async_wait<1>();
+            } else {
+                copy_async_wait<0>();
+            }
+            block.sync();
+            if (busy) {
+                const u32 mine = key + part * PART_KEYS;
+                const u32 k_tile = shared_address(stages + stage * s.stage_bytes()), v_tile = k_tile + KEYS * per_line * CHUNK_BYTES;
+                f32 scores[BLOCKS][4];
+                multiply_keys(scores, shared_address(block.scratch), k_tile, row, part * PART_KEYS, s.depth, per_line, block.lane);
+                const bool all = mine >= all_first && mine + PART_KEYS <= all_end;  // every query of the tile sees them
+#pragma unroll
+                for (u32 j = 0; j < BLOCKS; ++j)
+#pragma unroll
+                    for (u32 e = 0; e < 4; ++e) {
+                        const u32 at = mine + 8 * j + block.lane % 4 * 2 + e % 2;
+                        const bool visible = at >= first[e / 2] && at < end[e / 2];
+                        if (plain) scores[j][e] = all || visible ? scores[j][e] * s.scale : -infinity();
+                        else if (!visible) scores[j][e] = -infinity();
+                        else scores[j][e] = attention_score(args, s, tile, tile.query + row + block.lane / 4 + e / 2 * 8, at, scores[j][e]);
+                    }
+                soften(scores, r);
+                multiply_values(r, scores, v_tile, part * PART_KEYS, tile.columns, block.lane);
+            }
+            block.sync();
+            if (two) stage ^= 1;
+            else load_keys(key + KEYS, 0);
+        }
+        copy_async_wait<0>();
+        block.sync();
+        store(args, tile, r, part, row, block);
+    }
+};
+
+// ---- FMA ----
+
+// f32, and 16-bit floats whose depth does not fit: 32 queries, 8 threads each; blocks of 32 keys; depth in pieces of 64.
+struct ScalarAttention {
+    static constexpr u32 QUERIES = 32, KEYS = 32, PIECE = 64, COLUMNS = 128;
+    static constexpr u32 PIECE_PITCH = PIECE + 4, COLUMN_PITCH = COLUMNS + 4, KEY_PITCH = KEYS + 1;
+    static constexpr u32 LANES = WORKER_THREADS / QUERIES;
+    static_assert((QUERIES * PIECE_PITCH + KEYS * PIECE_PITCH + KEYS * COLUMN_PITCH + QUERIES * KEY_PITCH) * 4 <= SCRATCH_BYTES, "all fits");
+
+    // `LINES` lines of WIDTH elements from axis 2 of `t` on; what does not exist is 0.
+    template <u32 LINES, u32 WIDTH> static DEV void load(const Tensor& t, i64 base, u32 first, u32 have, u32 column, u32 width, f32* to,
+                                                         u32 pitch, const Block& block) {
+#pragma unroll 4
+        for (u32 id = block.thread; id < LINES * WIDTH; id += WORKER_THREADS) {
+            const u32 line = id / WIDTH, at = id % WIDTH;
+            const i64 from = base + static_cast<i64>(first + line) * t.strides[2] + static_cast<i64>(column + at) * t.strides[3];
+            to[line * pitch + at] = line < have && at < width ? load_f32(t, from) : 0.0f;
+        }
+    }
+
+    static DEV_CALL void run(const AttentionArgs& args, const AttentionShape& s, const AttentionTile& tile, const Block& block) {
+        f32* q = reinterpret_cast<f32*>(block.scratch);
+        f32* k = q + QUERIES * PIECE_PITCH;
+        f32* v = k + KEYS * PIECE_PITCH;
+        f32* p = v + KEYS * COLUMN_PITCH;
+        const u32 line = block.thread / LANES, lane = block.thread % LANES, query = tile.query + line;
+        const u32 first = s.first_key(query), end = line < tile.queries ? s.end_key(query) : 0;
+        f32 top = -infinity(), total = 0.0f, sums[COLUMNS / LANES] = {};
+#pragma unroll 1
+        for (u32 key = tile.begin; key < tile.end; key += KEYS) {
+            const u32 have = tile.end - key;
+            f32 scores[KEYS / LANES] = {};
+            load<KEYS, COLUMNS>(args.v(), tile.v, key, have, tile.column, tile.columns, v, COLUMN_PITCH, block);
+#pragma unroll 1
+            for (u32 piece = 0; piece < s.depth; piece += PIECE) {
+                load<QUERIES, PIECE>(args.q(), tile.q, tile.query, tile.queries, piece, s.depth - piece, q, PIECE_PITCH, block);
+                load<KEYS, PIECE>(args.k(), tile.k, key, have, piece, s.depth - piece, k, PIECE_PITCH, block);
+                block.sync();
+#pragma unroll 4
+                for (u32 d = 0; d < PIECE; d += 4) {
+                    const float4 a = *reinterpret_cast<const float4*>(q + line * PIECE_PITCH + d);
+#pragma unroll
+                    for (u32 j = 0; j < KEYS / LANES; ++j) {
+                        const float4 b = *reinterpret_cast<const float4*>(k + (lane + j * LANES) * PIECE_PITCH + d);
+                        scores[j] = fmaf(a.x, b.x, fmaf(a.y, b.y, fmaf(a.z, b.z, fmaf(a.w, b.w, scores[j]))));
+                    }
+                }
+                block.sync();
+            }
+            f32 highest = top;
+#pragma unroll
+            for (u32 j = 0; j < KEYS / LANES; ++j) {
+                const u32 at = key + lane + j * LANES;
+                scores[j] = at >= first && at < end ? attention_score(args, s, tile, query, at, scores[j]) : -infinity();
+                highest = fmaxf(highest, scores[j]);
+            }
+#pragma unroll
+            for (u32 step = 1; step < LANES; step *= 2) highest = fmaxf(highest, __shfl_xor_sync(0xffffffffu, highest, step));
+            const f32 shrink = exp_below(top, highest);
+            top = highest;
+            total *= shrink;
+#pragma unroll
+            for (u32 j = 0; j < COLUMNS / LANES; ++j) sums[j] *= shrink;
+#pragma unroll
+            for (u32 j = 0; j < KEYS / LANES; ++j) {
+                const f32 probability = exp_below(scores[j], top);
+                total += probability;
+                p[line * KEY_PITCH + lane + j * LANES] = probability;
+            }
+            block.sync();
+#pragma unroll 4
+            for (u32 i = 0; i < KEYS; ++i) {
+                const f32 probability = p[line * KEY_PITCH + i];
+#pragma unroll
+                for (u32 j = 0; j < COLUMNS / LANES / 4; ++j) {
+                    const float4 value = *reinterpret_cast<const float4*>(v + i * COLUMN_PITCH + lane * 4 + j * 4 * LANES);
+                    sums[4 * j] = fmaf(probability, value.x, sums[4 * j]);
+                    sums[4 * j + 1] = fmaf(probability, value.y, sums[4 * j + 1]);
+                    sums[4 * j + 2] = fmaf(probability, value.z, sums[4 * j + 2]);
+                    sums[4 * j + 3] = fmaf(probability, value.w, sums[4 * j + 3]);
+                }
+            }
+            block.sync();
+        }
+#pragma unroll
+        for (u32 step = 1; step < LANES; step *= 2) total += __shfl_xor_sync(0xffffffffu, total, step);
+        if (line >= tile.queries) return;
+        if (lane == 0 && tile.column == 0 && args.has_lse()) {
+            store_f32(args.lse(), tile.lse + query * args.lse().strides[2], total == 0.0f ? -infinity() : logf(total) + top);
+        }
+        const Tensor& out = args.out();
+        const i64 to = tile.out + query * out.strides[2];
+#pragma unroll
+        for (u32 j = 0; j < COLUMNS / LANES; ++j) {
+            const u32 column = lane * 4 + j / 4 * 4 * LANES + j % 4;
+            if (column < tile.columns) {
+                store_f32(out, to + static_cast<i64>(tile.column + column) * out.strides[3], total == 0.0f ? 0.0f : sums[j] / total);
+            }
+        }
+    }
+};
+
+struct AttentionHandler {
+    static DEV u32 tiles(const AttentionArgs& args) { return AttentionShape(args).tiles; }
+
+    static DEV_CALL void run(const AttentionArgs& args, u32 index, const Block& block) {
+        const AttentionShape s(args);
+        const AttentionTile tile(args, s, index);
+        if (!s.tensor_cores) ScalarAttention::run(args, s, tile, block);
+        else if (args.q().dtype == DTYPE_BF16) run_16<Bf16>(args, s, tile, block);
+        else run_16<F16>(args, s, tile, block);
+    }
+
+  private:
+    template <class T> static DEV void run_16(const AttentionArgs& args, const AttentionShape& s, const AttentionTile& tile, const Block& block) {
+        if (s.tile_queries == 16 && s.tile_columns == 64) TensorCoreAttention<T, 1, 64>::run(args, s, tile, block);
+        else if (s.tile_queries == 16) TensorCoreAttention<T, 1, 128>::run(args, s, tile, block);
+        else if (s.tile_columns == 64) TensorCoreAttention<T, 4, 64>::run(args, s, tile, block);
+        else TensorCoreAttention<T, 4, 128>::run(args, s, tile, block);
+    }
+};
