@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from dla.assembler import assemble, disassemble
     from dla.emulator.api import Machine
     from dla.emulator.backend import Session
+    from dla.emulator.compare import compare
     from dla.emulator.result import Probe, Result
     from dla.isa.errors import (
         AssemblyError,
@@ -38,6 +39,7 @@ _HOMES = {
     "assemble": "dla.assembler",
     "disassemble": "dla.assembler",
     "Machine": "dla.emulator.api",
+    "compare": "dla.emulator.compare",
     "Session": "dla.emulator.backend",
     "Probe": "dla.emulator.result",
     "Result": "dla.emulator.result",
@@ -69,6 +71,7 @@ __all__ = [
     "VerifyError",
     "__version__",
     "assemble",
+    "compare",
     "disassemble",
     "load",
     "save",

@@ -63,8 +63,10 @@ def gpu_missing() -> str | None:
     """Why no CUDA device can be used, as a person would say it; None where one can."""
     try:
         import cupy  # optional, and slow to import: only a question about GPUs needs it
-    except ImportError:
+    except ModuleNotFoundError:
         return "CuPy is not installed"
+    except ImportError as error:
+        return f"CuPy cannot be imported: {str(error).strip().splitlines()[0]}"
     try:
         count = cupy.cuda.runtime.getDeviceCount()
     except cupy.cuda.runtime.CUDARuntimeError as error:

@@ -39,6 +39,7 @@ def test_text_to_result() -> None:
     assert result["y"].tolist() == [2, 4]
     assert result.backend == "golden"
     assert result.elapsed > 0
+    assert [c.ok for c in dla.compare(program, {}, result)] == [True]
 
 
 def test_load_takes_text_and_binary(tmp_path: Path) -> None:
@@ -82,6 +83,19 @@ def test_gpu_without_a_gpu_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     assert caught.value.exit_code == 6
     assert "dla[cuda12]" in str(caught.value)
     assert dla.Machine("auto").name == "golden"
+
+
+def test_a_broken_cupy_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A CuPy that is there but does not load is told apart from one that is missing."""
+
+    class Broken:
+        def find_spec(self, name: str, *_: object) -> None:
+            if name == "cupy":
+                raise ImportError("libcuda.so.1: cannot open shared object file\nand more")
+
+    monkeypatch.delitem(sys.modules, "cupy", raising=False)
+    monkeypatch.setattr(sys, "meta_path", [Broken(), *sys.meta_path])
+    assert api.gpu_missing() == "CuPy cannot be imported: libcuda.so.1: cannot open shared object file"
 
 
 def test_gpu_without_a_device_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
