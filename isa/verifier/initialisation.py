@@ -71,9 +71,9 @@ class _Check:
         self._runs: dict[int, list[Range] | None] = {}
         self._budget = _RUN_BUDGET
         self._written = {segment: Spans() for segment in _WATCHED}
-        # The set of bytes only grows, so static views need a look once (by id: the program keeps them alive).
-        self._noted: set[int] = set()
-        self._fine: set[int] = set()
+        # The set of bytes only grows, so static views need a look once.
+        self._noted: set[Descriptor] = set()
+        self._fine: set[int] = set()  # ids, which the program keeps alive
         self._added: set[int] = set()  # starts of functions whose writes are in `_written`
 
     def run(self) -> None:
@@ -101,10 +101,10 @@ class _Check:
                 for inner in range(target, self._flow.functions[target].end):
                     self._add_writes(inner)
         for view in _operands(instruction, Role.OUT):
-            if id(view) in self._noted:
-                continue
             if not view.is_dynamic:
-                self._noted.add(id(view))
+                if view in self._noted:
+                    continue
+                self._noted.add(view)
             for start, end in self._covered(view) or [hull(view, self._reach, self._states.get(index))]:
                 self._written[view.segment].add(start, end)
 
@@ -143,6 +143,8 @@ class _Check:
         return covered if self._budget > 0 else None
 
     def _owner(self, view: Descriptor) -> str:
+        if self._report.is_full:  # nobody would see it, and a hostile program may ask for it very often
+            return ""
         for tensor in self._program.in_segment(view.segment):
             start = tensor.descriptor.offset
             if start <= view.offset < start + tensor.descriptor.span:

@@ -51,11 +51,16 @@ class Report:
         self.rejections: list[Rejection] = []
         self.dropped = 0
 
+    @property
+    def is_full(self) -> bool:
+        """Whether further rejections are only counted."""
+        return len(self.rejections) >= MAX_REJECTIONS
+
     def reject(self, rule: str, message: str, instruction: int | None = None, hint: str | None = None) -> None:
         """Note that `rule` is broken, at an instruction where there is one."""
         if rule not in RULES and "." not in rule:
             raise KeyError(rule)
-        if len(self.rejections) >= MAX_REJECTIONS:
+        if self.is_full:
             self.dropped += 1
             return
         location = None if instruction is None else self._program.location(instruction)

@@ -17,7 +17,7 @@ from dla.isa.dtypes import Array
 Range = tuple[int, int]
 """First byte, and last byte + 1."""
 
-_EXACT_ELEMENTS = 4096
+_EXACT_ELEMENTS = 1024
 """Up to so many elements, addresses are listed."""
 
 
