@@ -8,8 +8,8 @@ from dla.isa.table import Alias, Operand, Out, Role, Row
 
 
 def semantics(out: Out, x: Array) -> Array:
-    """The elements of x (own type), broadcast to out's shape, as out's type; a move where the types are equal."""
-    return dtypes.broadcast(x if x.dtype == out.dtype.numpy else dtypes.convert(x, out.dtype), out.shape)
+    """The elements of x (own type), converted to out's type (equal types: every bit kept), in out's shape."""
+    return dtypes.broadcast(dtypes.convert(x, out.dtype), out.shape)
 
 
 ROW = Row(

@@ -10,7 +10,7 @@ import pytest
 from dla.isa.activations import ACTIVATIONS
 from dla.isa.bounds import EXACT, storage_roundoff
 from dla.isa.dtypes import FLOATS, Array, DType, convert, ulp
-from dla.isa.instructions import BY_MNEMONIC
+from dla.isa.instructions import BY_MNEMONIC, attention
 from dla.isa.table import Out, result_arrays
 
 Case = tuple[str, tuple[int, ...], tuple[tuple[int, ...] | None, ...], dict[str, Any]]
@@ -98,6 +98,22 @@ def test_semantics_keep_the_accumulators_type(case: Case) -> None:
     """f32 in, f32 out: nothing is widened or narrowed on the way."""
     for wide in (np.float32, np.float64):
         assert [r.dtype for r in evaluated(case, wide)[0]] == [np.dtype(wide)] * len(evaluated(case, wide)[0])
+
+
+@pytest.mark.parametrize(("stored", "allowed"), [(DType.BF16, True), (DType.F32, False)], ids=["bf16", "f32"])
+def test_probabilities_may_be_rounded_to_the_type_of_the_values(stored: DType, allowed: bool) -> None:
+    """A machine may feed bf16 tensor cores with bf16 probabilities, but not where v is f32."""
+    case = ("ATTENTION", (1, 4, 6, 8), ((1, 4, 6, 16), (1, 4, 9, 16), (1, 4, 9, 8)), {})
+    operands, attributes = arguments(case, np.random.default_rng(5), np.float64)
+    operands = {n: None if x is None else convert(x, stored).astype(np.float64) for n, x in operands.items()}
+    row = BY_MNEMONIC["ATTENTION"]
+    assert row.semantics is not None
+    exact = row.semantics(Out(case[1], DType.F32), **operands, **attributes)[0]
+    options = attention.Options(1 / 4, False, None, 0, 0.0)
+    p, _ = attention.probabilities(attention.scores(operands["q"], operands["k"], None, options))
+    rounded = np.matmul(convert(p, DType.BF16).astype(np.float64), operands["v"])
+    error = np.abs(rounded - exact)
+    assert bool(np.all(error <= tolerance(case, exact, operands, attributes))) is allowed
 
 
 @pytest.mark.parametrize("mnemonic", ["COPY", "FILL", "PAD", "GATHER", "SELECT", "TOPK"])

@@ -79,6 +79,7 @@ SOUND: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
     ("CONV", {"out": (N, 3, 4), "x": (N, 6, 4), "w": (4, 3, 1)},
      {"groups": 4, "pads": (0, 1, 0, 0), "strides": (1, 2)}),
     ("POOL.max", {"out": ("u8", (N, 3, 3, 4)), "x": ("u8", (N, 6, 6, 4))}, {"window": (2, 2), "strides": (2, 2)}),
+    ("POOL.max", {"out": (N, 3, 4), "x": (N, 8, 4)}, {"window": (1, 3), "strides": (1, 2)}),
     ("POOL.global_avg", {"out": (N, 1, 1, 4), "x": (N, 6, 6, 4)}, {}),
     ("NORM.batch", {"out": (2, 3), "x": (2, 3), "mean": (3,), "var": (3,), "gain": ("bf16", (3,))}, {}),
     ("NORM.group", {"out": (2, 6), "x": (2, 6)}, {"groups": 3}),
