@@ -22,7 +22,9 @@ def test_epilogue_operands_and_c_may_be_the_output(operand):
     verify(assemble(f"{DECLARATIONS}    GEMM y, a, b {operand}\n    HALT\n"))
 
 
-@pytest.mark.parametrize("instruction", ["GEMM y, y, b", "GEMM y, a, y", "GEMM y, a, b c=y.T", "GEMM y, a, b bias=y[0]"])
+@pytest.mark.parametrize(
+    "instruction", ["GEMM y, y, b", "GEMM y, a, y", "GEMM y, a, b c=y.T", "GEMM y, a, b bias=y[0]"]
+)
 def test_matrices_and_other_views_of_the_output_may_not(instruction):
     """A factor, or the output in another order, would be read after it is overwritten."""
     with pytest.raises(VerifyError, match="V-ALIAS"):
