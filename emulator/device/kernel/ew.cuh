@@ -2,6 +2,7 @@
 #pragma once
 #include "arithmetic.cuh"
 #include "scalar.cuh"
+#include "vectors.cuh"
 #include "views.cuh"
 
 // The remainder with the divisor's sign, as NumPy's mod.
@@ -10,7 +11,7 @@ DEV f32 remainder_of(f32 a, f32 b) {
     return r == 0.0f ? copysignf(0.0f, b) : (r < 0.0f) != (b < 0.0f) ? r + b : r;
 }
 
-DEV f32 ew_arithmetic(u32 sub, f32 a, f32 b) {
+DEV_CALL f32 ew_arithmetic(u32 sub, f32 a, f32 b) {
     switch (sub) {
         case EW_ADD: return a + b;
         case EW_SUB: return a - b;
@@ -79,9 +80,35 @@ DEV bool is_comparison(u32 sub) {
 }
 
 struct EwHandler {
-    static DEV u32 tiles(const EwArgs& args) { return elementwise_tiles(args.out().elements()); }
+    static DEV bool fast(const EwArgs& args) {
+        return takes_vectors(args.out()) && VectorSource(args.a()).fits && VectorSource(args.b()).fits;
+    }
+    static DEV u32 tiles(const EwArgs& args) {
+        return fast(args) ? vector_tiles(args.out().elements()) : elementwise_tiles(args.out().elements());
+    }
+
+    template <class F> static DEV void pairwise(f32 (&v)[2][VECTOR], F f) {
+#pragma unroll
+        for (u32 k = 0; k < VECTOR; ++k) v[0][k] = f(v[0][k], v[1][k]);
+    }
+    // The function is chosen once for eight elements; those that take long are a call.
+    static DEV void by_vectors(const EwArgs& args, u32 tile, const Block& block) {
+        const u32 sub = args.sub();
+        const VectorSource sources[] = {VectorSource(args.a()), VectorSource(args.b())};
+        map_vectors(block, tile, args.out(), sources, [&](f32 (&v)[2][VECTOR]) {
+            switch (sub) {
+                case EW_ADD: pairwise(v, [](f32 p, f32 q) { return p + q; }); break;
+                case EW_SUB: pairwise(v, [](f32 p, f32 q) { return p - q; }); break;
+                case EW_MUL: pairwise(v, [](f32 p, f32 q) { return p * q; }); break;
+                case EW_MIN: pairwise(v, [](f32 p, f32 q) { return minimum(p, q); }); break;
+                case EW_MAX: pairwise(v, [](f32 p, f32 q) { return maximum(p, q); }); break;
+                default: pairwise(v, [&](f32 p, f32 q) { return ew_arithmetic(sub, p, q); });
+            }
+        });
+    }
 
     static DEV_CALL void run(const EwArgs& args, u32 tile, const Block& block) {
+        if (fast(args)) return by_vectors(args, tile, block);
         const Tensor& out = args.out();
         const Tensor& a = args.a();
         const Tensor& b = args.b();
