@@ -70,12 +70,10 @@ def assemble(text: str, *, file: str = "<string>", folder: Path | None = None) -
     AssemblyError with every diagnostic found, in source order.
     """
     try:
-        size = len(text.encode("utf-8"))
+        data = text.encode("utf-8")
     except UnicodeEncodeError:
         raise AssemblyError([Diagnostic(file, 1, 1, "the text holds half a surrogate pair: it is not UTF-8")]) from None
-    if size > len(text):
-        decode_text(text.encode("utf-8"), file)
-    return _Assembly(SourceFile(file, split_lines(text), folder)).run()
+    return _Assembly(SourceFile(file, split_lines(decode_text(data, file)), folder)).run()
 
 
 def assemble_file(path: str | Path) -> Program:

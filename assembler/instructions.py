@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cache
 from typing import Any
 
 from lark import Token
@@ -96,10 +97,16 @@ def lower(declared: Declared, statement: InstructionStatement) -> Lowered:
     return lowered
 
 
-def positional_names(row: Row, sub: str) -> list[str]:
+def positional_names(row: Row, sub: str) -> tuple[str, ...]:
     """What the unnamed arguments of an instruction stand for, in order."""
+    return _positional_names(row.mnemonic, sub)
+
+
+@cache
+def _positional_names(mnemonic: str, sub: str) -> tuple[str, ...]:
+    row = BY_MNEMONIC[mnemonic]
     absent = {o.name for o in row.operands if o.subs and sub not in o.subs}
-    return [n for n in row.written_first if n not in absent]
+    return tuple(n for n in row.written_first if n not in absent)
 
 
 def _arguments(
@@ -165,7 +172,7 @@ def keyword_names(row: Row) -> list[str]:
     return [*names, "clamp"] if "clamp_low" in row.all_attributes else names
 
 
-def _keyword_hint(row: Row, positional: list[str]) -> str | None:
+def _keyword_hint(row: Row, positional: tuple[str, ...]) -> str | None:
     others = [n for n in keyword_names(row) if n not in positional]
     return f"others are written name=value: {', '.join(others)}" if others else None
 

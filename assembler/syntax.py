@@ -11,6 +11,7 @@ from typing import Any
 from lark import Lark, Token, Transformer, v_args
 from lark.exceptions import UnexpectedCharacters, UnexpectedInput, UnexpectedToken
 
+_REMEMBERED_CHARACTERS = 200
 GRAMMAR = Path(__file__).with_name("grammar.lark")
 
 
@@ -292,6 +293,16 @@ def _parser() -> Lark:
 
 def parse(text: str) -> Statement:
     """Parse one statement (comments already taken away). Raises SyntaxProblem."""
+    return _parse_again(text) if len(text) <= _REMEMBERED_CHARACTERS else _parse(text)
+
+
+@lru_cache(maxsize=4096)
+def _parse_again(text: str) -> Statement:
+    """`_parse`, remembering the statements that programs repeat."""
+    return _parse(text)
+
+
+def _parse(text: str) -> Statement:
     try:
         statement: Statement = _parser().parse(text)  # type: ignore[assignment]
     except UnexpectedInput as error:

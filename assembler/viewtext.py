@@ -179,10 +179,10 @@ class _Sliced:
         plain = self.register_axis != axis and position == 0
         if len(dims) == 1 and isinstance(dims[0], Dynamic):
             room = bound_of(self.base.dims[axis]) - (0 if self.register_axis == axis else position)
-            length = namer.extent(dims[0], room)
+            extent = namer.extent(dims[0], room)
             if plain:
-                return ":" if dims[0] == self.base.dims[axis] else f":{length}"
-            return f"{start}:{start}+{length}"
+                return ":" if dims[0] == self.base.dims[axis] else f":{extent}"
+            return f"{start}:{start}+{extent}"
         count = math.prod(bound_of(dim) for dim in dims)
         by = f":{step}" if step > 1 else ""
         if plain and isinstance(self.base.dims[axis], int) and count == -(-bound_of(self.base.dims[axis]) // step):
