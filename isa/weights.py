@@ -25,7 +25,7 @@ from dla.isa.files import Chunk, map_file
 from dla.isa.names import is_text, shown
 from dla.isa.program import ConstBlock, ExternalConst, Program, Tensor
 
-MAX_HEADER_BYTES = 2**22
+MAX_HEADER_BYTES = 2**21  # as Python objects, at most 30 times that
 _DTYPE_NAMES = {DType.F32: "F32", DType.F16: "F16", DType.BF16: "BF16", DType.I8: "I8", DType.U8: "U8",
                 DType.I32: "I32", DType.I64: "I64", DType.BOOL: "BOOL"}  # fmt: skip
 

@@ -155,3 +155,22 @@ def test_weights_in_another_folder_are_not_written(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="own folder"):
         save(PROGRAM, tmp_path / "p.dlab", external=tmp_path / "other" / "w.safetensors")
     assert list(tmp_path.iterdir()) == []
+
+
+def test_damaged_weights_give_nothing_but_errors(saved: Path) -> None:
+    """Every truncation and every bit flip of a weights file loads the same values, or ends in a DlaError."""
+    path = saved / "w.safetensors"
+    whole = path.read_bytes()
+    flipped = (int.from_bytes(whole, "little") ^ (1 << bit) for bit in range(8 * len(whole)))
+    damaged = [number.to_bytes(len(whole), "little") for number in flipped]
+    refused = 0
+    for data in [whole[:end] for end in range(len(whole))] + damaged:
+        path.unlink()  # a new file: the old one may still be mapped
+        path.write_bytes(data)
+        try:
+            program = load(saved / "p.dlab")
+        except DlaError:
+            refused += 1
+        else:
+            assert weights.blocks(program)[0].data.view(np.float32).tolist() == [0.25] * 15
+    assert refused > 0.9 * 9 * len(whole)
