@@ -21,7 +21,7 @@ from dla.isa.verifier.scalars import Interval, States
 
 def check(program: Program, states: States, report: Report) -> None:
     """Report outputs that overlap themselves or another operand."""
-    checker = _Checker(Reach(program))
+    checker = Checker(Reach(program))
     for index, instruction in enumerate(program.instructions):
         if instruction.row.outputs:
             for rule, problem in checker.problems(instruction, states.get(index)):
@@ -34,7 +34,7 @@ _HINTS = {
 }
 
 
-class _Checker:
+class Checker:
     """Remembers answers about views that programs use again and again (by id: the program keeps them alive)."""
 
     def __init__(self, reach: Reach) -> None:
@@ -57,7 +57,7 @@ class _Checker:
             for other_position, (other_spec, other) in enumerate(views):
                 if other_spec.role is Role.OUT and other_position <= position:
                     continue
-                if view.segment is not other.segment or self._are_disjoint(view, other, registers):
+                if view.segment is not other.segment or self.are_disjoint(view, other, registers):
                     continue
                 elementwise = instruction.row.alias is Alias.SAME or other_spec.may_be_output
                 may_be_same = elementwise and other_spec.role is Role.IN
@@ -72,7 +72,11 @@ class _Checker:
             known = self._apart[id(view)] = strides.apart(view)
         return known
 
-    def _are_disjoint(self, a: Descriptor, b: Descriptor, registers: Sequence[Interval] | None) -> bool:
+    def are_disjoint(self, a: Descriptor, b: Descriptor, registers: Sequence[Interval] | None) -> bool:
+        """Whether two views of one segment have no byte in common, whatever the registers hold.
+
+        `registers` are the intervals before the instruction; None where nothing is known of them.
+        """
         if a.span == 0 or b.span == 0:
             return True
         if (a.offset_register, a.offset_scale) == (b.offset_register, b.offset_scale):
