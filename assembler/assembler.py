@@ -59,7 +59,7 @@ OTHER_DIRECTIVES = {
     ".line": (("NUMBER",), ".line 10"),
 }
 """Directives that declare no tensor: the tokens that follow them, and an example."""
-_FIRST_WORD = re.compile(r"\s*(\.?[A-Za-z_][A-Za-z0-9_.]*)(?![A-Za-z0-9_.]*\s*:)")
+_FIRST_WORD = re.compile(r"\s*(\.?[A-Za-z_][A-Za-z0-9_.]*)")
 DIRECTIVES = (*(f".{s}" for s in SEGMENTS), *OTHER_DIRECTIVES)
 
 
@@ -134,7 +134,11 @@ class _Assembly:
     def _better(self, found: SyntaxProblem, text: str) -> SyntaxProblem:
         """`found`, or what is wrong with the statement's first word if that explains more."""
         match = _FIRST_WORD.match(text)
-        if match is None or (found.line, found.column) <= (1, match.start(1) + 1):
+        if (
+            match is None
+            or text[match.end() :].lstrip().startswith(":")
+            or (found.line, found.column) <= (1, match.start(1) + 1)
+        ):
             return found
         word = Token("MNEMONIC", match.group(1), line=1, column=match.start(1) + 1)
         if word[1:] in SEGMENTS:

@@ -60,7 +60,10 @@ def _flatten(value: Token | Literals, shape: tuple[int, ...], axis: int, flat: l
 def scalars(tokens: list[Token], dtype: DType) -> Array:
     """The numbers that `tokens` write, as a rank-1 array of `dtype`. Raises SyntaxProblem."""
     if dtype.is_float and all(t.type == "NUMBER" and "x" not in t and "X" not in t for t in tokens):
-        return convert(np.array(list(map(float, tokens)), dtype=np.float64), dtype)
+        values = convert(np.array(list(map(float, tokens)), dtype=np.float64), dtype)
+        for index in np.flatnonzero(np.isinf(values)):
+            _check_finite(tokens[index], dtype)
+        return values
     return np.array([scalar(t, dtype) for t in tokens], dtype=dtype.numpy)
 
 
@@ -73,9 +76,12 @@ def scalar(token: Token, dtype: DType) -> Any:
     value = number(token)
     if dtype.is_float:
         try:
-            return convert(np.array(float(value)), dtype)[()]
-        except OverflowError:
-            raise problem(token, f"this integer is too large for {dtype.text}", "write inf, or a smaller one") from None
+            result = convert(np.array(float(value)), dtype)[()]
+        except OverflowError:  # an integer beyond f64
+            result = convert(np.array(math.inf), dtype)[()]
+        if np.isinf(result):
+            _check_finite(token, dtype)
+        return result
     if isinstance(value, float):
         raise problem(token, f"{token} is not an integer, and the tensor is {dtype.text}",
                       "declare the tensor as f32, or write an integer")  # fmt: skip
@@ -83,6 +89,12 @@ def scalar(token: Token, dtype: DType) -> Any:
     if not limits.min <= value <= limits.max:
         raise problem(token, f"{token} does not fit {dtype.text} ({limits.min} to {limits.max})")
     return dtype.numpy.type(value)
+
+
+def _check_finite(token: Token, dtype: DType) -> None:
+    if "inf" not in token:
+        shown = token if len(token) < 40 else "this number"
+        raise problem(token, f"{shown} is too large for {dtype.text}", "write inf, or a smaller number")
 
 
 def number(token: Token) -> int | float:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left, bisect_right
 from typing import Any
 
 import numpy as np
@@ -18,12 +19,16 @@ _HEX_BYTES_PER_LINE = 48
 
 
 def bytes_of(blocks: tuple[ConstBlock, ...], offset: int, nbytes: int) -> Array:
-    """Bytes offset .. offset + nbytes of the const segment; what no block covers is zero."""
-    for block in blocks:
-        if block.offset <= offset and offset + nbytes <= block.offset + block.data.nbytes:
-            return np.asarray(block.data[offset - block.offset : offset - block.offset + nbytes])
+    """Bytes offset .. offset + nbytes of the const segment, from sorted blocks; what no block covers is zero."""
+    first = max(0, bisect_right(blocks, offset, key=lambda block: block.offset) - 1)
+    end = bisect_left(blocks, offset + nbytes, key=lambda block: block.offset)
+    overlapping = blocks[first:end]
+    if len(overlapping) == 1:
+        start = offset - overlapping[0].offset
+        if start >= 0 and start + nbytes <= overlapping[0].data.nbytes:
+            return np.asarray(overlapping[0].data[start : start + nbytes])
     data = np.zeros(nbytes, np.uint8)
-    for block in blocks:
+    for block in overlapping:
         low, high = max(offset, block.offset), min(offset + nbytes, block.offset + block.data.nbytes)
         if low < high:
             data[low - offset : high - offset] = block.data[low - block.offset : high - block.offset]

@@ -9,6 +9,7 @@ from lark import Token
 from dla.assembler.instructions import Lowered
 from dla.assembler.source import Complaints, Place, suggestion
 from dla.assembler.syntax import name_of
+from dla.isa.attributes import Int
 
 
 @dataclass
@@ -22,7 +23,7 @@ class Code:
 
 def resolve(code: Code, complaints: Complaints) -> None:
     """Fill in every target, loop end and count of left loops; complain about what does not fit."""
-    loops = _match_loops(code, complaints)
+    parents = _match_loops(code, complaints)
     for index, lowered in enumerate(code.lowered):
         if lowered is None:
             continue
@@ -32,8 +33,7 @@ def resolve(code: Code, complaints: Complaints) -> None:
                 continue
             lowered.attributes[name] = target
             if "leaves" in lowered.row.all_attributes:
-                leaves = sum(1 for begin, end in loops if begin < index < end and not begin < target <= end)
-                lowered.attributes["leaves"] = leaves
+                lowered.attributes["leaves"] = _loops_left(code, parents, index, target, complaints)
 
 
 def _target(code: Code, index: int, label: Token, complaints: Complaints) -> int | None:
@@ -47,25 +47,52 @@ def _target(code: Code, index: int, label: Token, complaints: Complaints) -> int
     return target
 
 
-def _match_loops(code: Code, complaints: Complaints) -> list[tuple[int, int]]:
-    """(index of LOOP, index of ENDLOOP) of every loop; their `end` and `begin` are set."""
-    loops: list[tuple[int, int]] = []
-    open_loops: list[tuple[int, Lowered]] = []
+def _loops_left(code: Code, parents: list[int], index: int, target: int, complaints: Complaints) -> int:
+    """How many loops around `index` do not hold `target`; complains where the instruction cannot say it."""
+    lowered = code.lowered[index]
+    assert lowered is not None
+    limit = lowered.row.all_attributes["leaves"]
+    leaves, loop = 0, parents[index]
+    while loop >= 0:
+        opening = code.lowered[loop]
+        if opening is None or loop < target <= opening.attributes.get("end", loop):
+            break
+        leaves, loop = leaves + 1, parents[loop]
+        if isinstance(limit, Int) and leaves > limit.high:
+            at = lowered.statement.mnemonic
+            complaints.add(
+                code.places[index], at, f"this branch leaves more than {limit.high} loops", "branch in steps"
+            )
+            return 0
+    return leaves
+
+
+def _match_loops(code: Code, complaints: Complaints) -> list[int]:
+    """Set the `end` and `begin` of every loop; gives the innermost LOOP around each instruction, or -1."""
+    parents: list[int] = []
+    open_loops: list[int] = []
     for index, lowered in enumerate(code.lowered):
-        if lowered is None:
-            continue
-        implicit = {name for name, a in lowered.row.all_attributes.items() if a.implicit}
-        if "end" in implicit:
-            open_loops.append((index, lowered))
-        elif "begin" in implicit:
-            if not open_loops:
+        implicit = () if lowered is None else _implicit(lowered)
+        if lowered is not None and "begin" in implicit:
+            if open_loops:
+                begin = open_loops.pop()
+                opening = code.lowered[begin]
+                assert opening is not None
+                opening.attributes["end"], lowered.attributes["begin"] = index, begin
+            else:
                 at = lowered.statement.mnemonic
                 complaints.add(code.places[index], at, f"this {at} has no LOOP", "remove it, or add the LOOP")
-                continue
-            begin, opening = open_loops.pop()
-            opening.attributes["end"], lowered.attributes["begin"] = index, begin
-            loops.append((begin, index))
-    for index, lowered in open_loops:
-        at = lowered.statement.mnemonic
+        parents.append(open_loops[-1] if open_loops else -1)
+        if "end" in implicit:
+            open_loops.append(index)
+    for index in open_loops:
+        opening = code.lowered[index]
+        assert opening is not None
+        at = opening.statement.mnemonic
         complaints.add(code.places[index], at, f"this {at} has no ENDLOOP", "add ENDLOOP after the loop's body")
-    return loops
+    return parents
+
+
+def _implicit(lowered: Lowered) -> tuple[str, ...]:
+    """Attributes that the assembler works out."""
+    return tuple(a.name for a in lowered.row.attributes if a.implicit)

@@ -19,6 +19,8 @@ from dla.isa.registers import BY_NAME, RegisterClass
 
 DIM_REGISTERS = tuple(range(31, -1, -1))
 """Registers that named dims get, in order of first appearance."""
+MAX_FILLED_BYTES = 2**28
+"""Bytes of constants that a few characters of text may ask for."""
 RESERVED = {*BY_NAME, "None", "true", "false", "inf", "nan"}
 """Names that mean something else; in backquotes they may be used all the same."""
 
@@ -32,6 +34,7 @@ class Declared:
     segment_bytes: dict[Segment, int] = field(default_factory=dict)
     constants: list[ConstBlock] = field(default_factory=list)
     external: list[ExternalConst] = field(default_factory=list)
+    _filled: int = 0  # bytes of constants that one number fills
     _numbers: dict[tuple[DType, bytes], Descriptor] = field(default_factory=dict)
 
     def declare(self, statement: DeclarationStatement, folder: Path | None) -> None:
@@ -110,6 +113,11 @@ class Declared:
             place, digest = source.value
             self._leave_outside(place, digest, descriptor, folder)
         else:
+            if source.kind == "literal" and isinstance(source.value, Token):
+                self._filled += descriptor.span
+                if self._filled > MAX_FILLED_BYTES:
+                    raise problem(source.at, f"single numbers fill more than {MAX_FILLED_BYTES} bytes of constants",
+                                  "FILL a .scratch tensor instead")  # fmt: skip
             data = value_of(source, descriptor.dtype, descriptor.bounds, folder)
             if data.size:
                 self.constants.append(ConstBlock(descriptor.offset, data))

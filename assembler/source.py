@@ -6,6 +6,7 @@ import difflib
 import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
+from itertools import islice
 from pathlib import Path
 
 from lark import Token
@@ -18,8 +19,10 @@ MAX_FILE_BYTES = 64 * 2**20
 MAX_LINE_CHARACTERS = 2**20
 MAX_NESTING = 32
 """Brackets inside brackets: more than any tensor's rank needs."""
-MAX_DIAGNOSTICS = 1000
+MAX_DIAGNOSTICS = 200
 """Reading stops there; more would help nobody."""
+_MAX_CANDIDATES = 2000  # names that a suggestion looks at: comparing takes time
+_SHOWN_MESSAGE = 1000  # characters of a message
 _SHOWN_LINE = 240  # characters of a source line that a diagnostic shows
 
 
@@ -75,6 +78,8 @@ class Complaints:
             source = ""  # a caret nobody could see
         width = max(1, min(width, len(source) - column + 1))
         shown = "".join(c if c.isprintable() or c == "\t" else "?" for c in source)
+        if len(message) > _SHOWN_MESSAGE:  # it quotes a name as long as a file
+            message = message[:_SHOWN_MESSAGE] + "..."
         diagnostic = Diagnostic(place.file.name, number, column, message + place.file.chain, shown, width, hint)
         order = self._order.setdefault(id(place.file), len(self._order))
         self.found.append((order, diagnostic))
@@ -94,7 +99,7 @@ class Complaints:
 
 def suggestion(word: str, known: Iterable[str]) -> str | None:
     """The question "did you mean ...?" for a word that is nearly one of `known`; else None."""
-    candidates = list(known)
+    candidates = list(islice(known, _MAX_CANDIDATES))
     near = difflib.get_close_matches(word, candidates, n=1, cutoff=0.6)
     if not near:
         by_case = {c.lower(): c for c in candidates}

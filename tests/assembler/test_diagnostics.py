@@ -66,11 +66,18 @@ def test_overlong_file_is_refused(tmp_path: Path) -> None:
         assemble_file(path)
 
 
-def test_a_thousand_diagnostics_are_enough() -> None:
-    """Reading stops after a thousand complaints."""
+def test_a_name_as_long_as_a_file_is_not_repeated() -> None:
+    """A message quotes at most a thousand characters."""
+    with pytest.raises(AssemblyError) as caught:
+        assemble("A" * 100_000)
+    assert len(str(caught.value)) < 3000
+
+
+def test_two_hundred_diagnostics_are_enough() -> None:
+    """Reading stops after two hundred complaints."""
     with pytest.raises(AssemblyError) as caught:
         assemble("    WRONG\n" * 3000)
-    assert len(caught.value.diagnostics) == 1000
+    assert len(caught.value.diagnostics) == 200
 
 
 def test_half_a_surrogate_pair_is_refused() -> None:
@@ -154,6 +161,8 @@ LIMITS = (
         "    COPY x, scratch@0+s0*281474976710657 : f32[4]\n    HALT\n"
     ),
     ".scratch x : f32[4]\n    COPY x, x[rows]\n    HALT\n",
+    ".const x : f32[1099511627776] = 0\n.const y : f16[2] = [70000, -1e9]\n.const z : f32[] = 1e39\n    HALT\n",
+    "".join(f"    LOOP s{i}, 1\n" for i in range(9)) + "    BR end if=p0\n" + "    ENDLOOP\n" * 9 + "end:\n    HALT\n",
     ".output y : f32[2]\n    EW.add y, y, 1" + "0" * 400 + "\n    HALT\n",
     ".scratch x : f32[0]\n    COPY x, x[0]\n    HALT\n",
     ".scratch x : f32[4]\n    COPY x, x[0:0, s0:s0+9]\n    COPY x, x[s0:s0+9]\n    HALT\n",
