@@ -22,14 +22,15 @@ from dla.isa import attributes
 from dla.isa.activations import ACTIVATIONS
 from dla.isa.attributes import F32, Attribute, Axes, Enum, EnumList, Flag, IntList, Reg, ScalarValue, pieces
 from dla.isa.dtypes import DType
+from dla.isa.errors import TRAP_CATEGORIES
 from dla.isa.instructions import ROWS
 from dla.isa.records import RECORDS
 from dla.isa.registers import RegisterClass
 from dla.isa.table import OPERAND_SLOTS, RECORD_SLOTS, SUB, Exec, Row
 
 KERNEL_FOLDER = Path(__file__).parent / "kernel"
-TRAP_CATEGORIES = ("none", "index", "arithmetic", "loop", "assert", "extent", "bounds", "timeout", "internal")
-"""Categories in the order of their codes in a trap record."""
+TRAP_CODES = {name: code for code, name in enumerate(TRAP_CATEGORIES, start=1)}
+"""Code of each trap category in a report; 0 is no trap."""
 
 _CPP_KEYWORDS = {"if", "not", "and", "or", "xor", "const", "float", "int", "bool", "double", "default", "register"}
 
@@ -92,7 +93,7 @@ def _constants() -> Iterator[str]:
             yield from (f"constexpr u32 {row.mnemonic}_{sub.name.upper()} = {sub.code};" for sub in row.subs)
     yield from (f"constexpr u32 ACT_{a.name.upper()} = {a.code};" for a in ACTIVATIONS.values())
     yield from (f"constexpr u32 DTYPE_{d.name} = {d.value};" for d in DType)
-    yield from (f"constexpr u32 TRAP_{name.upper()} = {code};" for code, name in enumerate(TRAP_CATEGORIES))
+    yield from (f"constexpr u32 TRAP_{name.upper()} = {code};" for name, code in TRAP_CODES.items())
     yield f"constexpr u32 TAG_INTEGER = {attributes.INTEGER_TAG};"
     yield f"constexpr u32 TAG_PRESENT_INTEGER = {attributes.PRESENT_INTEGER_TAG};"
     yield f"constexpr u32 TAG_FLOAT = {attributes.FLOAT_TAG};"

@@ -11,7 +11,7 @@ import numpy as np
 
 from dla.emulator.binding import Bound, bind, bind_state, is_device_array
 from dla.emulator.device import build, plan
-from dla.emulator.device.generate import TRAP_CATEGORIES
+from dla.emulator.device.generate import TRAP_CODES
 from dla.emulator.device.layout import BLOCK_THREADS, COUNTERS, LAUNCH, PROBE, REPORT
 from dla.emulator.device.memory import DeviceMemory
 from dla.emulator.result import Probe, Result
@@ -21,6 +21,7 @@ from dla.isa.dtypes import Array
 from dla.isa.errors import TimeoutTrap, Trap
 from dla.isa.program import Program, Tensor
 
+_CATEGORIES = {code: name for name, code in TRAP_CODES.items()}
 DEFAULT_TIMEOUT = 10.0
 """Seconds that one wait inside the kernel may take before the run is ended."""
 
@@ -104,9 +105,7 @@ class DeviceSession:
             self._memory.write(self.program.by_name[name].descriptor, array)
         if self._writes_state:
             self._memory.save_state()
-        began = time.perf_counter()
-        report = self._launch(bound)
-        elapsed = time.perf_counter() - began
+        report, elapsed = self._launch(bound)
         if report["claimed"]:
             self._recover()
             raise self._trap(report)
@@ -117,8 +116,8 @@ class DeviceSession:
         }
         return Result(outputs, self.state, self._read_probes(), self._machine.name, elapsed, bound.dims)
 
-    def _launch(self, bound: Bound) -> Any:
-        """One launch, waited for; returns the report."""
+    def _launch(self, bound: Bound) -> tuple[Any, float]:
+        """One launch, waited for; returns the report, and the seconds that the kernel took."""
         registers = np.zeros(32, np.int64)
         for symbol in self.program.dims:
             registers[symbol.register] = bound.dims[symbol.name]
@@ -134,27 +133,29 @@ class DeviceSession:
         launch["expected_base"], launch["rank"], launch["world"] = self.expected_base, 0, 1
         kernel = self._kernel
         self._cupy.cuda.runtime.deviceSynchronize()
+        start, end = self._cupy.cuda.Event(), self._cupy.cuda.Event()
         with self._stream:
+            start.record()
             kernel.function((kernel.blocks,), (BLOCK_THREADS,), (launch,), shared_mem=kernel.shared_bytes)
-        self._wait()
-        return self._memory.fetch(self._report, REPORT.dtype, 1)[0]
+            end.record()
+        self._wait(end)
+        elapsed = self._cupy.cuda.get_elapsed_time(start, end) / 1e3
+        return self._memory.fetch(self._report, REPORT.dtype, 1)[0], elapsed
 
-    def _wait(self) -> None:
+    def _wait(self, end: Any) -> None:
         """Wait for the launch; an interrupt from the keyboard stops the kernel first."""
-        done = self._cupy.cuda.Event(disable_timing=True)
-        done.record(self._stream)
         patience = time.perf_counter() + 0.002
         try:
-            while not done.done:
+            while not end.done:
                 if time.perf_counter() > patience:
                     time.sleep(0.0005)
         except KeyboardInterrupt:
             with self._side_stream:
                 self._memory.overwrite(self._abort, np.ones(1, np.uint32), stream=self._side_stream)
-            done.synchronize()
+            end.synchronize()
             self._recover()
             raise
-        done.synchronize()
+        end.synchronize()
 
     def _recover(self) -> None:
         """After a trap or an interrupt: the next run starts as if this one had never been."""
@@ -165,7 +166,7 @@ class DeviceSession:
             self._memory.restore_state()
 
     def _trap(self, report: Any) -> Trap:
-        category = TRAP_CATEGORIES[int(report["category"])]
+        category = _CATEGORIES[int(report["category"])]
         detail = [int(d) for d in report["detail"]]
         index: int | None = int(report["instruction"])
         if index is not None and index >= len(self.program.instructions):

@@ -181,13 +181,22 @@ def _waits(program: Program) -> tuple[Array, Array]:
     for index, before in enumerate(conflicts(program)):
         if index not in counter:
             continue
-        needed = sorted({counter[j] for j in before})
-        count = len(needed)
-        if count > MAX_WAITS:
-            count, needed = WAIT_FOR_ALL, []
+        needed = _counters(counter, before)
+        count = WAIT_FOR_ALL if needed is None else len(needed)
         # Work that depends on nothing recent starts on other blocks than the work before it.
         if not before or max(before) < index - 1:
             block += 1
         waits[index] = (len(lists), count, counter[index], block)
-        lists += needed
+        lists += needed or []
     return waits, np.array(lists or [0], np.uint32)
+
+
+def _counters(counter: Mapping[int, int], before: Sequence[int]) -> list[int] | None:
+    """The counters of the instructions `before`; None where one warp cannot poll as many.
+
+    Hostile programs name very many instructions: those lists are not even looked at.
+    """
+    if len(before) > COUNTERS:
+        return None
+    needed = sorted({counter[j] for j in before})
+    return needed if len(needed) <= MAX_WAITS else None

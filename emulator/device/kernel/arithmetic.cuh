@@ -31,19 +31,12 @@ template <class T> DEV T greatest(u32 dtype);
 template <> DEV f32 greatest<f32>(u32) { return infinity(); }
 template <> DEV i64 greatest<i64>(u32 dtype) { return highest_of(dtype); }
 
-// f64 to f32 such that rounding it again, to f16, gives what one rounding would (Boldo and Melquiond 2008).
-DEV f32 round_to_odd(f64 v) {
-    const f32 toward_zero = __double2float_rz(v);
-    const bool exact = static_cast<f64>(toward_zero) == v;
-    return exact || isnan(v) ? toward_zero : __uint_as_float(__float_as_uint(toward_zero) | 1u);
-}
-
-// Stores an f64: rounds once to f32 and f16, by way of f32 to bf16; integers truncate and saturate; bool is v != 0.
+// Stores an f64: rounds once; integers truncate and saturate; bool is v != 0.
 DEV void store_f64(const Tensor& t, i64 offset, f64 v) {
     switch (t.dtype) {
-        case DTYPE_F32:
-        case DTYPE_BF16: store_f32(t, offset, static_cast<f32>(v)); break;
-        case DTYPE_F16: store_f32(t, offset, round_to_odd(v)); break;
+        case DTYPE_F32: store_f32(t, offset, static_cast<f32>(v)); break;
+        case DTYPE_F16:
+        case DTYPE_BF16: store_f32(t, offset, round_to_odd(v)); break;
         case DTYPE_BOOL: store_i64(t, offset, v != 0.0); break;
         default: store_i64(t, offset, i64_from_f64(v, lowest_of(t.dtype), highest_of(t.dtype)));
     }

@@ -20,7 +20,8 @@ struct Shared {
     u32 expected[COUNTERS];  // what each counter will show once everything so far, in program order, is done
     Scalars scalars;
     u32 stop;       // this block has trapped or heard of a trap
-    u32 finished;   // the controller has pushed its last work
+    u32 finished;   // 1 + number of works pushed, once there will be no more
+    u32 verdict[RING];  // what the workers do with each work; see prepare
 };
 constexpr u32 SHARED_BYTES = ((sizeof(Shared) + 1023) / 1024) * 1024 + SCRATCH_BYTES;
 
@@ -55,7 +56,7 @@ struct Controller {
     DEV bool wait_for_slot() {
         if (slot_free) return true;
         const u32 phase = pushed / RING % 2 ^ 1;
-        const bool ok = spin(
+        const bool ok = lane != 0 || spin(
             &launch, [&] { return mbarrier_test(&shared.empty[pushed % RING], phase); },
             [&] { raise(&launch, TRAP_TIMEOUT, slot().instruction, WAITED_FOR_WORKERS); });
         slot_free = __all_sync(0xffffffffu, ok) && *reinterpret_cast<volatile u32*>(&shared.stop) == 0;
@@ -199,6 +200,24 @@ struct Controller {
 
 // ---- the workers ----
 
+constexpr u32 GO = 0, SKIP = 1, FINISHED = 2;  // what becomes of a work
+
+// Waits, in one warp, for the controller's next work and for what it depends on.
+DEV u32 prepare(const Launch& launch, Shared& shared, const Work& w, u32 taken, u32 lane) {
+    // Unbounded on purpose: the controller's own waits are bounded, and it always sends a last work.
+    if (lane == 0) {
+        while (!mbarrier_test(&shared.full[taken % RING], taken / RING % 2)) {
+        }
+    }
+    __syncwarp();
+    if (*reinterpret_cast<volatile u32*>(&shared.finished) == taken + 1) return FINISHED;
+    volatile u32* stop = &shared.stop;
+    if (*stop == 0 && wait_for(launch, w, lane)) return GO;
+    __syncwarp();
+    if (lane == 0) *stop = 1;
+    return SKIP;
+}
+
 DEV void work(const Launch& launch, Shared& shared, char* scratch) {
     Block block;
     block.thread = threadIdx.x - CONTROLLER_WARPS * WARP;
@@ -209,22 +228,18 @@ DEV void work(const Launch& launch, Shared& shared, char* scratch) {
     block.stop = &shared.stop;
     volatile u32* stop = &shared.stop;
     for (u32 taken = 0;; ++taken) {
-        const u32 slot = taken % RING, phase = taken / RING % 2;
-        // Unbounded on purpose: the controller's own waits are bounded, and it always sends a last work.
-        while (!mbarrier_test(&shared.full[slot], phase)) {
-        }
-        if (*reinterpret_cast<volatile u32*>(&shared.finished) == taken + 1) return;
+        const u32 slot = taken % RING;
         Work& w = shared.ring[slot];
-        block.instruction = w.instruction;
+        // One lane polls; the other warps sleep in the barrier and leave the shared memory to the controller.
         if (block.warp == 0) {
-            const bool ok = *stop == 0 && wait_for(launch, w, block.lane);
-            if (block.lane == 0) {
-                if (!ok) *stop = 1;
-                w.go = ok;
-            }
+            const u32 verdict = prepare(launch, shared, w, taken, block.lane);
+            if (block.lane == 0) shared.verdict[slot] = verdict;
         }
         block.sync();
-        if (w.go) {  // and not `*stop`, which a quick warp may set while a slow one still has to read it
+        const u32 verdict = shared.verdict[slot];
+        if (verdict == FINISHED) return;
+        if (verdict == GO) {
+            block.instruction = w.instruction;
 #pragma unroll 1
             for (u32 tile = w.first_tile; tile < w.tiles; tile += gridDim.x) {
                 run_tile(w, tile, block);

@@ -43,6 +43,13 @@ DEV i64 highest_of(u32 dtype) {
     }
 }
 
+// f64 as f32, such that a second rounding, to a 16-bit type, gives the same as one rounding (Boldo and Melquiond 2008).
+DEV f32 round_to_odd(f64 v) {
+    const f32 toward_zero = __double2float_rz(v);
+    const bool exact = static_cast<f64>(toward_zero) == v;
+    return exact || isnan(v) ? toward_zero : __uint_as_float(__float_as_uint(toward_zero) | 1u);
+}
+
 // The element at `offset` (in elements) as f32; integers are rounded to nearest.
 DEV f32 load_f32(const Tensor& t, i64 offset) {
     const char* p = element(t, offset);
@@ -70,14 +77,14 @@ DEV i64 load_i64(const Tensor& t, i64 offset) {
     }
 }
 
-// Stores an integer: keeps the low bits; bool becomes v != 0; float types round to nearest, 16-bit ones by way of f32.
+// Stores an integer: keeps the low bits; bool becomes v != 0; float types round to nearest, once.
 DEV void store_i64(const Tensor& t, i64 offset, i64 v) {
     char* p = element(t, offset);
     if (!in_bounds(t, p)) return;
     switch (t.dtype) {
         case DTYPE_F32: *reinterpret_cast<f32*>(p) = static_cast<f32>(v); break;
-        case DTYPE_F16: *reinterpret_cast<u16*>(p) = f16_from_f32(static_cast<f32>(v)); break;
-        case DTYPE_BF16: *reinterpret_cast<u16*>(p) = bf16_from_f32(static_cast<f32>(v)); break;
+        case DTYPE_F16: *reinterpret_cast<u16*>(p) = f16_from_f32(round_to_odd(static_cast<f64>(v))); break;
+        case DTYPE_BF16: *reinterpret_cast<u16*>(p) = bf16_from_f32(round_to_odd(static_cast<f64>(v))); break;
         case DTYPE_I32: *reinterpret_cast<i32*>(p) = static_cast<i32>(v); break;
         case DTYPE_I64: *reinterpret_cast<i64*>(p) = v; break;
         case DTYPE_BOOL: *reinterpret_cast<u8*>(p) = v != 0; break;

@@ -46,7 +46,6 @@ struct __align__(16) Work {
     u32 wait_counter[MAX_WAITS];
     u32 wait_target[MAX_WAITS];
     u32 signal;       // counter that counts the blocks that are done
-    u32 go;           // workers: every dependency is met
 };
 
 // What a tile's code sees of its block: 256 threads that may synchronise, and shared memory of its own.
