@@ -1,6 +1,6 @@
 // NORM: a team of threads reads its group for the mean, for the variance, and to write it; batch is elementwise.
 #pragma once
-#include "reduction.cuh"
+#include "lines.cuh"
 #include "views.cuh"
 
 // The elements that share statistics: neighbouring channels, at every position.
@@ -40,7 +40,7 @@ struct NormShare {
 };
 
 struct NormHandler {
-    static constexpr u32 TERMS = 4;
+    static constexpr u32 TERMS = 8;
 
     static DEV NormGroups groups_of(const NormArgs& args, const Tensor& t) {
         return NormGroups(t, args.sub() == NORM_GROUP, static_cast<i64>(args.groups()));
@@ -55,7 +55,7 @@ struct NormHandler {
     }
 
     // (x - centre) * scale, then gain and bias of the channel.
-    static DEV f32 normalise(const NormArgs& args, f32 x, f32 centre, f32 scale, i64 channel) {
+    static DEV_CALL f32 normalise(const NormArgs& args, f32 x, f32 centre, f32 scale, i64 channel) {
         f32 y = (x - centre) * scale;
         if (args.has_gain()) y *= load_f32(args.gain(), channel * args.gain().strides[0]);
         if (args.has_bias()) y += load_f32(args.bias(), channel * args.bias().strides[0]);
@@ -86,10 +86,8 @@ struct NormHandler {
         const auto sum = [](f32 a, f32 b) { return a + b; };
         const f32 size = static_cast<f32>(g.elements());
         f32 centre = 0.0f;
-        if (args.sub() != NORM_RMS) {
-            share.each([&](i64 p, i64 c) { centre += load_f32(x, from + g.within(p, c)); });
-            centre = teams.combine(block, centre, sum) / size;
-        }
+        share.each([&](i64 p, i64 c) { centre += load_f32(x, from + g.within(p, c)); });
+        centre = teams.combine(block, centre, sum) / size;
         f32 power = 0.0f;
         share.each([&](i64 p, i64 c) {
             const f32 deviation = load_f32(x, from + g.within(p, c)) - centre;
@@ -102,8 +100,32 @@ struct NormHandler {
         });
     }
 
+    // layer and rms: a group is a line.
+    static DEV void by_line(const NormArgs& args, u32 tile, const Block& block) {
+        const Tensor& x = args.x();
+        const Tensor& out = args.out();
+        const NormGroups g = groups_of(args, x), destination = groups_of(args, out);
+        const Teams teams(block, parts(g), true);
+        const i64 row = static_cast<i64>(tile) * teams.rows() + teams.row;
+        const bool mine = row < g.folds();
+        const Line from(x, mine ? g.offset(row, 0) : 0, g.channel_stride, mine ? g.channels : 0);
+        const Line to(out, mine ? destination.offset(row, 0) : 0, destination.channel_stride, mine ? g.channels : 0);
+        const auto sum = [](f32 a, f32 b) { return a + b; };
+        const f32 size = static_cast<f32>(g.channels);
+        f32 centre = 0.0f;
+        if (args.sub() == NORM_LAYER) {
+            from.each(teams, [&](f32 v, i64) { centre += v; });
+            centre = teams.combine(block, centre, sum) / size;
+        }
+        f32 power = 0.0f;
+        from.each(teams, [&](f32 v, i64) { power += (v - centre) * (v - centre); });
+        const f32 scale = rsqrtf(teams.combine(block, power, sum) / size + args.eps());
+        from.rewrite(teams, to, [&](f32 v, i64 c) { return normalise(args, v, centre, scale, c); });
+    }
+
     static DEV_CALL void run(const NormArgs& args, u32 tile, const Block& block) {
         if (args.sub() == NORM_BATCH) by_channel(args, tile, block);
-        else by_group(args, tile, block);
+        else if (args.sub() == NORM_GROUP) by_group(args, tile, block);
+        else by_line(args, tile, block);
     }
 };

@@ -1,10 +1,10 @@
 // SOFTMAX: a team of threads reads its line for the maximum, for the sum, and to write it.
 #pragma once
-#include "reduction.cuh"
+#include "lines.cuh"
 #include "views.cuh"
 
 struct SoftmaxHandler {
-    static constexpr u32 TERMS = 4;
+    static constexpr u32 TERMS = 8;
 
     static DEV i64 lines(const SoftmaxArgs& args) {
         const i64 length = args.x().dims[args.axis()];
@@ -23,24 +23,23 @@ struct SoftmaxHandler {
         const Teams teams(block, parts(args), neighbours(args));
         const i64 line = static_cast<i64>(tile) * teams.rows() + teams.row;
         const bool mine = line < lines(args);
-        const i64 from = mine ? Walk(x, others).offset(line) : 0, to = mine ? Walk(out, others).offset(line) : 0;
         const i64 length = mine ? x.dims[axis] : 0;
+        const Line from(x, mine ? Walk(x, others).offset(line) : 0, x.strides[axis], length);
+        const Line to(out, mine ? Walk(out, others).offset(line) : 0, out.strides[axis], length);
         f32 largest = -infinity();
-#pragma unroll 1
-        for (i64 i = teams.part; i < length; i += teams.parts) largest = maximum(largest, load_f32(x, from + i * x.strides[axis]));
+        from.each(teams, [&](f32 v, i64) { largest = maximum(largest, v); });
         largest = teams.combine(block, largest, [](f32 a, f32 b) { return maximum(a, b); });
         const f32 top = largest == -infinity() ? 0.0f : largest;
         f32 sum = 0.0f;
-#pragma unroll 1
-        for (i64 i = teams.part; i < length; i += teams.parts) sum += expf(load_f32(x, from + i * x.strides[axis]) - top);
+        from.each(teams, [&](f32 v, i64) { sum += expf(v - top); });
         sum = teams.combine(block, sum, [](f32 a, f32 b) { return a + b; });
         const f32 total = sum == 0.0f ? 1.0f : sum;  // a line of -infinity
-        const f32 log_total = logf(total);
-        const bool log = args.sub() == SOFTMAX_LOG;
-#pragma unroll 1
-        for (i64 i = teams.part; i < length; i += teams.parts) {
-            const f32 shifted = load_f32(x, from + i * x.strides[axis]) - top;
-            store_f32(out, to + i * out.strides[axis], log ? shifted - log_total : expf(shifted) / total);
+        if (args.sub() == SOFTMAX_LOG) {
+            const f32 log_total = logf(total);
+            from.rewrite(teams, to, [&](f32 v, i64) { return v - top - log_total; });
+        } else {
+            const f32 scale = 1.0f / total;
+            from.rewrite(teams, to, [&](f32 v, i64) { return expf(v - top) * scale; });
         }
     }
 };

@@ -14,6 +14,14 @@ struct RawVector {
     uint4 low;
     uint4 high;  // of f32 only
 
+    DEV static RawVector load(const Tensor& t, i64 offset) {
+        const char* p = element(t, offset);
+        RawVector raw{make_uint4(0, 0, 0, 0), make_uint4(0, 0, 0, 0)};
+        if (!in_bounds(t, p) || !in_bounds(t, p + (VECTOR - 1) * t.item_bytes)) return raw;
+        raw.low = *reinterpret_cast<const uint4*>(p);
+        if (t.dtype == DTYPE_F32) raw.high = *reinterpret_cast<const uint4*>(p + VECTOR_BYTES);
+        return raw;
+    }
     DEV void store(const Tensor& t, i64 offset) const {
         char* p = element(t, offset);
         if (!in_bounds(t, p) || !in_bounds(t, p + (VECTOR - 1) * t.item_bytes)) return;
