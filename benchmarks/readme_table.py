@@ -28,7 +28,7 @@ def tables(results: Path = RESULTS) -> str:
         parts.append(
             "\n".join(
                 [
-        XX: {facts['host']}; {versions}; commit {facts['commit']}):",
+                    f"{facts['device']} (host: {facts['host']}; {versions}; commit {facts['commit']}):",
                     "",
                     "| what | median time |",
                     "|---|---|",

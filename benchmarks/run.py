@@ -33,7 +33,7 @@ def host() -> str:
 def device() -> str:
     """The GPU's name, or that there is none."""
     if gpu_missing() is not None:
-        return "no GPU"
+        return "No GPU"
     import cupy
 
     name: str = cupy.cuda.runtime.getDeviceProperties(0)["name"].decode()
