@@ -132,7 +132,7 @@ template <class T, u32 ROW_WARPS, u32 COLUMNS> struct TensorCoreAttention {
             const i64 from = base + static_cast<i64>(first + line) * t.strides[2] + static_cast<i64>(column + chunk * 8) * t.strides[3];
             char* at = to + (line * per_line + (chunk ^ (line & 7))) * CHUNK_BYTES;
             if (whole) copy_chunk<Bits16>(t, at, from, left);
-            else gather_chunk<Bits16>(t, at, from, left, t.strides[3]);
+            else gather_chunk<Bits16>(t, at, from, left, 3);
         }
     }
 

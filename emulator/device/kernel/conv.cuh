@@ -40,20 +40,21 @@ struct ConvShape {
     DEV bool direct() const { return groups > 1 && (outputs < 16 || depth < 16); }
 };
 
-// One chunk of a window that starts at (top, left) of the image at `offset`: the elements from depth `at` on, which is
-// kernel position (y, x) and `channel`. For any strides and channels; a call, because it is slow and large.
-template <class E> DEV_CALL void gather_window(const Tensor& t, const ConvShape& s, bool is_x, char* to, i64 offset, i32 top, i32 left,
-                                               u32 at, i32 y, i32 x, u32 channel) {
+// One chunk of a window that starts at (top, left) of the image at `offset`: the elements from depth `at` on. The image is
+// a sample of x or, whole, the kernel of one output. For any strides and channels; a call, because it is slow and large.
+template <class E, bool IS_X> DEV_CALL void gather_window(const Tensor& t, const ConvShape& s, char* to, i64 offset, i32 top, i32 left, u32 at) {
     constexpr u32 PER_CHUNK = CHUNK_BYTES / E::BYTES, PER_WORD = 4 / E::BYTES;
-    const i64 down = s.spatial == 2 ? t.strides[1] : 0, across = t.strides[s.spatial], channel_step = t.strides[s.spatial + 1];
-    const u32 height = is_x ? s.size[0] : s.kernel[0], width = is_x ? s.size[1] : s.kernel[1];
-    const i32 down_taps = is_x ? s.dilation[0] : 1, across_taps = is_x ? s.dilation[1] : 1;
+    u32 channel = at % s.channels;
+    i32 y = at / s.channels / s.kernel[1], x = at / s.channels % s.kernel[1];
     u32 words[4] = {0, 0, 0, 0};
 #pragma unroll
     for (u32 j = 0; j < PER_CHUNK; ++j) {
-        const i32 r = top + y * down_taps, c = left + x * across_taps;
-        if (at + j < s.depth && static_cast<u32>(r) < height && static_cast<u32>(c) < width) {
-            words[j / PER_WORD] |= E::load(t, offset + r * down + c * across + channel * channel_step) << (j % PER_WORD * 16);
+        const i32 row = IS_X ? top + y * s.dilation[0] : y, column = IS_X ? left + x * s.dilation[1] : x;
+        const bool inside = !IS_X || (row >= 0 && row < s.size[0] && column >= 0 && column < s.size[1]);
+        if (at + j < s.depth && inside) {
+            const i64 line = offset + (s.spatial == 2 ? row * t.strides[1] : 0);
+            const u32 bits = E::load(t, line + column * t.strides[s.spatial] + channel * t.strides[s.spatial + 1]);
+            words[j / PER_WORD] |= bits << (j % PER_WORD * 16);
         }
         if (++channel == s.channels) {
             channel = 0;
@@ -66,76 +67,70 @@ template <class E> DEV_CALL void gather_window(const Tensor& t, const ConvShape&
     *reinterpret_cast<uint4*>(to) = make_uint4(words[0], words[1], words[2], words[3]);
 }
 
-// Tiles of x or w: each row is a window of [kernel, channels] in an image; elements outside the image are 0.
-template <class E, u32 ROWS, u32 DEPTH> struct WindowLoader {
+// Tiles of x (IS_X) or w: each row is a window of [kernel, channels] in an image; elements outside the image are 0.
+template <class E, u32 ROWS, u32 DEPTH, bool IS_X> struct WindowLoader {
     static constexpr u32 PER_CHUNK = CHUNK_BYTES / E::BYTES, PER_LINE = DEPTH / PER_CHUNK;
     static constexpr u32 COUNT = ROWS * PER_LINE / WORKER_THREADS;
     static constexpr bool deep = true;
     static_assert(COUNT * WORKER_THREADS == ROWS * PER_LINE, "every thread loads as many chunks");
 
+    // Strides and sizes are read again at each use: registers are dearer.
     const Tensor& t;
     const ConvShape& s;
-    i64 offsets[COUNT];           // of the row's image
-    i32 top[COUNT], left[COUNT];  // of the row's window in it
-    i64 down, across;             // strides
-    u32 height, width;            // of the image
-    i32 down_taps, across_taps;   // distance between window elements
-    u32 channels, kernel_width, depth, thread, valid;
-    bool is_x, whole;
+    i64 channel;                   // of the group's first channel (x): offset
+    u32 image[COUNT];              // of each chunk's row: sample of x, or output of w
+    i32 top[COUNT], left[COUNT];   // of the row's window in it
+    u32 rows, thread;
+    bool whole;
 
-    // Row `first + i` of `rows` is a window of x (a position) or of w (an output: the whole kernel).
-    DEV WindowLoader(const Tensor& tensor, const ConvShape& shape, bool of_x, u32 group, u32 first, u32 rows, u32 worker)
-        : t(tensor), s(shape), down(s.spatial == 2 ? t.strides[1] : 0), across(t.strides[s.spatial]),
-          height(of_x ? s.size[0] : s.kernel[0]), width(of_x ? s.size[1] : s.kernel[1]), down_taps(of_x ? s.dilation[0] : 1),
-          across_taps(of_x ? s.dilation[1] : 1), channels(s.channels), kernel_width(s.kernel[1]), depth(s.depth), thread(worker),
-          valid(0), is_x(of_x) {
-        whole = channels % PER_CHUNK == 0 && copies_whole<E>(t, t.rank - 1);
+    // `count` rows from `first` on: positions of x, or outputs of w.
+    DEV WindowLoader(const Tensor& tensor, const ConvShape& shape, u32 group, u32 first, u32 count, u32 worker)
+        : t(tensor), s(shape), channel(IS_X ? static_cast<i64>(group) * s.channels * t.strides[s.spatial + 1] : 0), rows(count), thread(worker) {
+        whole = s.channels % PER_CHUNK == 0 && copies_whole<E>(t, t.rank - 1);
 #pragma unroll
         for (u32 i = 0; i < COUNT; ++i) {
-            const u32 row = line(i);
-            valid |= (row < rows) << i;
-            offsets[i] = 0;
-            top[i] = left[i] = 0;
-            if (row >= rows) continue;
-            if (is_x) {
-                const u32 across_at = (first + row) % s.positions[1], rest = (first + row) / s.positions[1];
-                const u32 down_at = rest % s.positions[0], sample = rest / s.positions[0];
-                top[i] = static_cast<i32>(down_at) * s.stride[0] - s.pad[0];
+            const u32 row = first + line(i);
+            if (IS_X) {
+                const u32 across_at = row % s.positions[1], rest = row / s.positions[1];
+                top[i] = static_cast<i32>(rest % s.positions[0]) * s.stride[0] - s.pad[0];
                 left[i] = static_cast<i32>(across_at) * s.stride[1] - s.pad[1];
-                offsets[i] = sample * t.strides[0] + static_cast<i64>(group) * channels * t.strides[s.spatial + 1];
+                image[i] = rest / s.positions[0];
             } else {
-                offsets[i] = static_cast<i64>(group * s.outputs + first + row) * t.strides[0];
+                top[i] = left[i] = 0;
+                image[i] = group * s.outputs + row;
             }
         }
     }
 
     DEV void load(char* tile, u32 first_depth) const {
         const u32 at = first_depth + thread % PER_LINE * PER_CHUNK;
-        const u32 tap = at / channels, channel = at - tap * channels;
-        const i32 y = tap / kernel_width, x = tap - y * kernel_width;
+        const u32 tap = at / s.channels;
+        const i32 y = tap / s.kernel[1], x = tap - y * s.kernel[1];
 #pragma unroll
         for (u32 i = 0; i < COUNT; ++i) {
             char* to = tile + (line(i) * PER_LINE + E::permute(line(i), thread % PER_LINE, PER_LINE, true)) * CHUNK_BYTES;
-            const bool there = at < depth && (valid >> i & 1);
+            const bool there = at < s.depth && line(i) < rows;
+            const i64 offset = channel + image[i] * t.strides[0];
             if (whole) {
-                const i32 row = top[i] + y * down_taps, column = left[i] + x * across_taps;
-                const bool inside = there && static_cast<u32>(row) < height && static_cast<u32>(column) < width;
-                copy_chunk<E>(t, to, inside ? offsets[i] + row * down + column * across + channel : 0, inside ? PER_CHUNK : 0);
+                const i32 row = IS_X ? top[i] + y * s.dilation[0] : y, column = IS_X ? left[i] + x * s.dilation[1] : x;
+                const bool inside = there && (!IS_X || (row >= 0 && row < s.size[0] && column >= 0 && column < s.size[1]));
+                const i64 line_offset = offset + (s.spatial == 2 ? row * t.strides[1] : 0);
+                copy_chunk<E>(t, to, line_offset + column * t.strides[s.spatial] + (at - tap * s.channels), inside ? PER_CHUNK : 0);
             } else {
-                gather_window<E>(t, s, is_x, to, offsets[i], top[i], left[i], there ? at : s.depth, y, x, channel);
+                gather_window<E, IS_X>(t, s, to, offset, top[i], left[i], there ? at : s.depth);
             }
         }
     }
 
   private:
-    DEV u32 line(u32 i) const { return (thread + i * WORKER_THREADS) / PER_LINE; }
+    DEV u32 line(u32 i) const { return thread / PER_LINE + i * (WORKER_THREADS / PER_LINE); }
 };
 
 template <class Tile> DEV_CALL void conv_tile(const ConvArgs& args, const ConvShape& s, const Tiling::Place& at, const Block& block) {
     const TileExtent extent{at.row, at.batch * s.outputs + at.column, min(Tile::ROWS, s.rows - at.row), min(Tile::COLUMNS, s.outputs - at.column)};
-    const WindowLoader<typename Tile::Element, Tile::ROWS, Tile::STEP> left(args.x(), s, true, at.batch, at.row, extent.rows, block.thread);
-    const WindowLoader<typename Tile::Element, Tile::COLUMNS, Tile::STEP> right(args.w(), s, false, at.batch, at.column, extent.columns,
-                                                                                block.thread);
+    using E = typename Tile::Element;
+    const WindowLoader<E, Tile::ROWS, Tile::STEP, true> left(args.x(), s, at.batch, at.row, extent.rows, block.thread);
+    const WindowLoader<E, Tile::COLUMNS, Tile::STEP, false> right(args.w(), s, at.batch, at.column, extent.columns, block.thread);
     Tile::multiply(left, right, s.depth, block);
     store_tile(Epilogue::of(args), extent, Tile::PARTS, Tile::ROWS, Tile::PITCH, block);
 }
@@ -184,7 +179,7 @@ struct ConvHandler {
     static DEV u32 tiles(const ConvArgs& args) {
         const ConvShape s(args);
         if (s.direct()) return elementwise_tiles(args.out().elements());
-        return Tiling::choose(args.x().dtype, s.groups, s.rows, s.outputs).tiles;
+        return Tiling::choose(args.x().dtype, s.groups, s.rows, s.outputs, TallTile<Bf16>::COLUMNS).tiles;
     }
 
     static DEV_CALL void run(const ConvArgs& args, u32 tile, const Block& block) {
@@ -193,7 +188,7 @@ struct ConvHandler {
             conv_direct(args, s, tile, block);
             return;
         }
-        const Tiling tiling = Tiling::choose(args.x().dtype, s.groups, s.rows, s.outputs);
+        const Tiling tiling = Tiling::choose(args.x().dtype, s.groups, s.rows, s.outputs, TallTile<Bf16>::COLUMNS);
         const Tiling::Place at = tiling.place(tile);
         switch (args.x().dtype) {
             case DTYPE_BF16: run_16<Bf16>(args, s, tiling, at, block); break;
@@ -208,7 +203,7 @@ struct ConvHandler {
   private:
     template <class T> static DEV void run_16(const ConvArgs& args, const ConvShape& s, const Tiling& tiling, const Tiling::Place& at,
                                               const Block& block) {
-        if (tiling.rows == 128) conv_tile<LargeTile<T>>(args, s, at, block);
+        if (tiling.rows == 128) conv_tile<TallTile<T>>(args, s, at, block);
         else if (tiling.rows == 64) conv_tile<MediumTile<T>>(args, s, at, block);
         else conv_tile<SmallTile<T>>(args, s, at, block);
     }

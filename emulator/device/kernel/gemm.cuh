@@ -6,25 +6,36 @@
 // The products that an instruction stands for.
 struct Products {
     u32 batches, m, n, k;
-    bool merged;  // b is the same for every batch: the leading axes of a count as rows
+    u32 row_axis;  // of a: its stride is the distance of rows
+    bool merged;   // b is the same for every batch, and rows of a lie at equal distances: all batches are one product
 
     DEV explicit Products(const GemmArgs& args) {
         const Tensor& out = args.out();
         const Tensor& a = args.a();
         const Tensor& b = args.b();
+        const u32 axis = out.rank - 1;
+        n = out.dims[axis];
+        m = out.dims[axis - 1];
+        k = a.dims[axis];
         batches = 1;
-        bool same = true;
-        for (u32 i = 0; i + 2 < out.rank; ++i) {
+        row_axis = axis - 1;
+        bool same = true, even = true, rows = m != 1;  // rows: more than one, so far
+        i64 next = m * a.strides[axis - 1];  // stride that continues them
+        for (i32 i = static_cast<i32>(axis) - 2; i >= 0; --i) {
+            if (out.dims[i] == 1) continue;
             batches *= out.dims[i];
-            same &= out.dims[i] == 1 || b.strides[i] == 0;
+            same &= b.strides[i] == 0;
+            if (rows) even &= a.strides[i] == next;
+            else row_axis = i;
+            rows = true;
+            next = out.dims[i] * a.strides[i];
         }
-        m = out.dims[out.rank - 2];
-        n = out.dims[out.rank - 1];
-        k = a.dims[a.rank - 1];
-        merged = same && batches > 1 && (a.strides[a.rank - 1] == 1 || m == 1);
+        merged = same && even && batches > 1;
         if (merged) {
             m *= batches;
             batches = 1;
+        } else {
+            row_axis = axis - 1;
         }
     }
 };
@@ -36,10 +47,8 @@ template <class Tile> DEV_CALL void gemm_tile(const GemmArgs& args, const Produc
     const TileExtent extent{at.batch * p.m + at.row, at.column, min(Tile::ROWS, p.m - at.row), min(Tile::COLUMNS, p.n - at.column)};
     // With a depth of 0 nothing is loaded, and nothing may be divided by that dim.
     const i64 a_base = p.merged || p.k == 0 ? 0 : row_offset(a, at.batch * p.m), b_base = p.k == 0 ? 0 : row_offset(b, at.batch * p.k);
-    const TileLoader<typename Tile::Element, Tile::ROWS, Tile::STEP> left(a, a_base, axis - 1, axis, at.row, extent.rows, p.merged,
-                                                                          block.thread);
-    const TileLoader<typename Tile::Element, Tile::COLUMNS, Tile::STEP> right(b, b_base, axis, axis - 1, at.column, extent.columns, false,
-                                                                              block.thread);
+    const TileLoader<typename Tile::Element, Tile::ROWS, Tile::STEP> left(a, a_base, p.row_axis, axis, at.row, extent.rows, block.thread);
+    const TileLoader<typename Tile::Element, Tile::COLUMNS, Tile::STEP> right(b, b_base, axis, axis - 1, at.column, extent.columns, block.thread);
     Tile::multiply(left, right, p.k, block);
     Epilogue e = Epilogue::of(args);
     e.c = args.has_c() ? &args.c() : nullptr;
@@ -51,12 +60,12 @@ template <class Tile> DEV_CALL void gemm_tile(const GemmArgs& args, const Produc
 struct GemmHandler {
     static DEV u32 tiles(const GemmArgs& args) {
         const Products p(args);
-        return Tiling::choose(args.a().dtype, p.batches, p.m, p.n).tiles;
+        return Tiling::choose(args.a().dtype, p.batches, p.m, p.n, LargeTile<Bf16>::COLUMNS).tiles;
     }
 
     static DEV_CALL void run(const GemmArgs& args, u32 tile, const Block& block) {
         const Products p(args);
-        const Tiling tiling = Tiling::choose(args.a().dtype, p.batches, p.m, p.n);
+        const Tiling tiling = Tiling::choose(args.a().dtype, p.batches, p.m, p.n, LargeTile<Bf16>::COLUMNS);
         const Tiling::Place at = tiling.place(tile);
         switch (args.a().dtype) {
             case DTYPE_BF16: run_16<Bf16>(args, p, tiling, at, block); break;

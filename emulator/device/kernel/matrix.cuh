@@ -67,10 +67,11 @@ template <class E> DEV bool copies_whole(const Tensor& t, u32 axis) {
     return whole;
 }
 
-// Fills one chunk of shared memory: `have` elements at `from`, `from + step`, ..., then zeros. For any strides; a call,
+// Fills one chunk of shared memory: `have` elements from `from` on along `axis`, then zeros. For any strides; a call,
 // because it is slow and large.
-template <class E> DEV_CALL void gather_chunk(const Tensor& t, char* to, i64 from, u32 have, i64 step) {
+template <class E> DEV_CALL void gather_chunk(const Tensor& t, char* to, i64 from, u32 have, u32 axis) {
     constexpr u32 PER_WORD = 4 / E::BYTES;
+    const i64 step = t.strides[axis];
     u32 words[4] = {0, 0, 0, 0};
 #pragma unroll
     for (u32 j = 0; j < 4 * PER_WORD; ++j) {
@@ -99,59 +100,52 @@ DEV i64 row_offset(const Tensor& t, u32 row) {
 
 // ---- loading ----
 
-// One operand's tiles: ROWS x DEPTH elements each, by all worker threads.
+// One operand's tiles: ROWS x DEPTH elements each, by all worker threads. Rows lie at equal distances, and so do elements
+// of a row.
 template <class E, u32 ROWS, u32 DEPTH> struct TileLoader {
     static constexpr u32 PER_CHUNK = CHUNK_BYTES / E::BYTES;
     static constexpr u32 COUNT = ROWS * DEPTH / PER_CHUNK / WORKER_THREADS;  // chunks per thread
     static_assert(COUNT * PER_CHUNK * WORKER_THREADS == ROWS * DEPTH, "every thread loads as many chunks");
 
+    // Strides and dims are read again at each use: registers are dearer.
     const Tensor& t;
-    i64 offsets[COUNT];  // of each chunk's first element, at depth 0 of a tile at depth 0
-    i64 row_step, depth_step;
-    u32 depth, thread;
-    u32 have_rows;   // bits: rows that exist (deep); otherwise elements of the chunk that exist
+    i64 offset;  // of this thread's first chunk at depth 0
+    u32 row_axis, depth_axis, rows, thread;
     bool deep, whole;
 
-    // Rows `first` .. `first + rows` (as row_offset counts them if `split`, else at equal distance) from `base` on.
-    DEV TileLoader(const Tensor& tensor, i64 base, u32 row_axis, u32 depth_axis, u32 first, u32 rows, bool split, u32 worker)
-        : t(tensor), row_step(tensor.strides[row_axis]), depth_step(tensor.strides[depth_axis]), depth(tensor.dims[depth_axis]),
-          thread(worker), have_rows(0) {
-        const u32 all = tensor.dims[row_axis];
-        deep = split || (depth_step == 1 && (row_step != 1 || all == 1)) || (row_step != 1 && distance(depth_step) < distance(row_step));
-        whole = copies_whole<E>(t, deep ? depth_axis : row_axis);
-#pragma unroll
-        for (u32 i = 0; i < COUNT; ++i) {
-            const u32 row = first + (deep ? line(i) : chunk(i) * PER_CHUNK);
-            const u32 at_depth = deep ? chunk(i) * PER_CHUNK : line(i);
-            const u32 left = row < first + rows ? first + rows - row : 0;
-            offsets[i] = base + at_depth * depth_step + (left == 0 ? 0 : split ? row_offset(t, row) : row * row_step);
-            if (deep) have_rows |= (left != 0) << i;
-            else have_rows = left < PER_CHUNK ? left : PER_CHUNK;
-        }
+    // `count` rows from row `first` on; row 0 begins at element `base`.
+    DEV TileLoader(const Tensor& tensor, i64 base, u32 axis_of_rows, u32 axis_of_depth, u32 first, u32 count, u32 worker)
+        : t(tensor), row_axis(axis_of_rows), depth_axis(axis_of_depth), rows(count), thread(worker) {
+        const i64 row_step = t.strides[row_axis], depth_step = t.strides[depth_axis];
+        deep = (depth_step == 1 && (row_step != 1 || count == 1)) || (row_step != 1 && depth_step < row_step);
+        whole = copies_whole<E>(t, along());
+        offset = base + first * row_step + line(0) * t.strides[across()] + chunk() * PER_CHUNK * t.strides[along()];
     }
 
     DEV void load(char* tile, u32 first_depth) const {
-        const i64 moved = first_depth * depth_step;
+        const u32 depth = t.dims[depth_axis] - first_depth;
+        const u32 lines = deep ? rows : depth, length = deep ? depth : rows, at = chunk() * PER_CHUNK;
+        const u32 left = at < length ? min(PER_CHUNK, length - at) : 0;
+        const i64 round_step = WORKER_THREADS / per_line() * t.strides[across()];
+        i64 from = offset + first_depth * t.strides[depth_axis];
 #pragma unroll
         for (u32 i = 0; i < COUNT; ++i) {
-            const u32 at = first_depth + (deep ? chunk(i) * PER_CHUNK : line(i));
-            const u32 left = at < depth ? depth - at : 0;
-            const u32 have = deep ? (have_rows >> i & 1 ? (left < PER_CHUNK ? left : PER_CHUNK) : 0) : (left ? have_rows : 0);
-            char* to = tile + (line(i) * per_line() + E::permute(line(i), chunk(i), per_line(), deep)) * CHUNK_BYTES;
-            if (whole) copy_chunk<E>(t, to, offsets[i] + moved, have);
-            else gather_chunk<E>(t, to, offsets[i] + moved, have, deep ? depth_step : row_step);
+            const u32 have = line(i) < lines ? left : 0;
+            char* to = tile + (line(i) * per_line() + E::permute(line(i), chunk(), per_line(), deep)) * CHUNK_BYTES;
+            if (whole) copy_chunk<E>(t, to, from, have);
+            else gather_chunk<E>(t, to, from, have, along());
+            from += round_step;
         }
     }
 
   private:
-    DEV static i64 distance(i64 step) { return step < 0 ? -step : step; }
+    // Threads fill line after line; the chunk of a thread within its line is the same each time.
     DEV u32 per_line() const { return (deep ? DEPTH : ROWS) / PER_CHUNK; }
-    DEV u32 line(u32 i) const {
-        return deep ? (thread + i * WORKER_THREADS) / (DEPTH / PER_CHUNK) : (thread + i * WORKER_THREADS) / (ROWS / PER_CHUNK);
-    }
-    DEV u32 chunk(u32 i) const {
-        return deep ? (thread + i * WORKER_THREADS) % (DEPTH / PER_CHUNK) : (thread + i * WORKER_THREADS) % (ROWS / PER_CHUNK);
-    }
+    DEV u32 line(u32 i) const { return deep ? thread / (DEPTH / PER_CHUNK) + i * (WORKER_THREADS / (DEPTH / PER_CHUNK))
+                                            : thread / (ROWS / PER_CHUNK) + i * (WORKER_THREADS / (ROWS / PER_CHUNK)); }
+    DEV u32 chunk() const { return deep ? thread % (DEPTH / PER_CHUNK) : thread % (ROWS / PER_CHUNK); }
+    DEV u32 along() const { return deep ? depth_axis : row_axis; }   // a line
+    DEV u32 across() const { return deep ? row_axis : depth_axis; }  // the lines
 };
 
 // ---- the pipeline ----
@@ -313,6 +307,7 @@ template <class Sum, class E, u32 ROWS_, u32 COLUMNS_, u32 DEPTH, u32 STAGES> st
 
 // Tile shapes, from large to small, for every kind of element.
 template <class T> using LargeTile = TensorCoreTile<T, 128, 128, 64, 2, 4, 1, 4>;
+template <class T> using TallTile = TensorCoreTile<T, 128, 64, 64, 4, 2, 1, 5>;  // convolutions: they gather, and need the registers
 template <class T> using MediumTile = TensorCoreTile<T, 64, 64, 64, 2, 2, 2, 6>;
 template <class T> using SmallTile = TensorCoreTile<T, 32, 32, 128, 1, 1, 8, 7>;
 using LargeFloatTile = ScalarTile<f32, Bits32, 128, 64, 32, 4>;
@@ -333,17 +328,18 @@ struct Tiling {
     // Time in units of a small tile's: rounds of tiles over the blocks, times the cost of a tile.
     DEV u32 time(u32 cost) const { return (tiles + gridDim.x - 1) / gridDim.x * cost; }
 
-    // The tiling that takes least time. `cost`s are relative times per unit of depth, larger tiles being more efficient.
-    static DEV Tiling choose(u32 dtype, u32 batches, u32 m, u32 n) {
+    // The tiling that takes least time; `wide` is the largest tile's columns. Costs are relative times per unit of depth,
+    // larger tiles being more efficient.
+    static DEV Tiling choose(u32 dtype, u32 batches, u32 m, u32 n, u32 wide) {
         const Tiling small(batches, m, n, 32, 32);
         if (dtype == DTYPE_F32) {
             const Tiling large(batches, m, n, LargeFloatTile::ROWS, LargeFloatTile::COLUMNS);
             return large.time(13) < small.time(2) ? large : small;
         }
         if (!is_float(dtype)) return small;
-        const Tiling medium(batches, m, n, 64, 64), large(batches, m, n, 128, 128);
+        const Tiling medium(batches, m, n, 64, 64), large(batches, m, n, 128, wide);
         const u32 best = medium.time(5) < small.time(2) ? medium.time(5) : small.time(2);
-        if (large.time(14) <= best) return large;
+        if (large.time(wide == 128 ? 14 : 8) <= best) return large;
         return medium.time(5) == best ? medium : small;
     }
 
