@@ -48,6 +48,7 @@ class Builder:
     code: list[Instruction] = field(default_factory=list)
     ends: dict[Segment, int] = field(default_factory=dict)
     written: list[Descriptor] = field(default_factory=list)  # what later instructions may read
+    guarded: int = 0  # branches around what comes next: it may never write a whole output
     functions: list[tuple[int, list[Pieces]]] = field(default_factory=list)  # (index of the CALL, body)
 
     def __post_init__(self) -> None:
@@ -70,9 +71,10 @@ class Builder:
         if operand.role is Role.IN and fitting and operand.name != "indices" and self.draw.chance():
             return self.rng.choice(fitting)
         readable = [Segment.CONST] if operand.name == "indices" else [Segment.INPUT, Segment.CONST, Segment.STATE]
-        writable = [Segment.OUTPUT, Segment.SCRATCH, Segment.STATE]
+        writable = [Segment.SCRATCH, Segment.STATE] + ([] if self.guarded else [Segment.OUTPUT])
         segment = self.rng.choice(readable if operand.role is Role.IN else writable)
-        if not self.views or segment is Segment.OUTPUT or self.draw.chance(0.4):
+        empty = 0 in sized(shape)  # its address could lie outside of everything
+        if not self.views or empty or segment is Segment.OUTPUT or self.draw.chance(0.4):
             return self.tensor(segment, dtype, shape, limit)
         return self._view(segment, dtype, shape, operand.role is Role.IN, limit)
 
@@ -195,7 +197,9 @@ class Builder:
         """A branch over a block; what the block writes may not be read afterwards."""
         index, known = len(self.code), list(self.written)
         self.code.append(Instruction(BY_MNEMONIC["BR"]))
+        self.guarded += 1
         self.block(self.rng.randint(1, 2), rows, depth + 1)
+        self.guarded -= 1
         attributes = {"target": len(self.code), self._condition(): self.rng.choice(registers("p"))}
         self.code[index] = Instruction(BY_MNEMONIC["BR"], "", (), attributes)
         self.written = known
@@ -242,7 +246,10 @@ def random_values(rng: random.Random, dtype: DType, shape: tuple[int, ...], limi
 
 
 def random_program(rng: random.Random, *, instructions: int = 8, rows: tuple[Row, ...] = TENSOR_ROWS) -> Program:
-    """A random program of about `instructions` instructions out of `rows`, over views of random tensors."""
+    """A random program of about `instructions` instructions out of `rows`, over views of random tensors.
+
+    To run it, give dim n a value from 1 to 5: perhaps no input mentions it.
+    """
     builder = Builder(rng)
     builder.block(instructions, rows)
     return builder.program()
