@@ -31,12 +31,9 @@ struct AttentionShape {
         window = args.window();
         causal = args.causal();
         tile_queries = queries <= 16 ? 16 : 64;
-        tile_columns = columns <= 64 ? 64 : 128;
+        tile_columns = 128;
         tensor_cores = q.dtype != DTYPE_F32 && stages() != 0;
-        if (!tensor_cores) {
-            tile_queries = 32;
-            tile_columns = 128;
-        }
+        if (!tensor_cores) tile_queries = 32;
         query_tiles = (queries + tile_queries - 1) / tile_queries;
         column_tiles = (columns + tile_columns - 1) / tile_columns;
         if (columns == 0 && args.has_lse()) column_tiles = 1;
@@ -106,35 +103,41 @@ DEV_CALL f32 attention_score(const AttentionArgs& args, const AttentionShape& s,
 // e**(score - top), where no score at all counts as a top of 0.
 DEV f32 exp_below(f32 score, f32 top) { return exp2f((score - (top == -infinity() ? 0.0f : top)) * LOG2_E); }
 
+// Weighted sums over their denominator; 0 where there was no key.
+DEV float4 quotient(float4 v, f32 total) {
+    if (total == 0.0f) return make_float4(0.0f, 0.0f, 0.0f, 0.0f);
+    return make_float4(v.x / total, v.y / total, v.z / total, v.w / total);
+}
+
 // ---- tensor cores ----
 
+// Where chunk `chunk` of a line lies, in lines of `per_line` chunks.
+DEV u32 chunk_place(u32 line, u32 chunk, u32 per_line) { return (line * per_line + (chunk ^ (line & 7))) * CHUNK_BYTES; }
+
+// Loads `lines` lines, of which `have` exist, from axis 2 of `t` at `first` on; `width` elements each from `column` on.
+DEV_CALL void load_lines(const Tensor& t, i64 base, u32 first, u32 have, u32 lines, u32 column, u32 width, char* to, u32 per_line,
+                         u32 thread) {
+    const u32 chunks = (width + 15) / 16 * 2;  // products go by 16
+    const bool whole = copies_whole<Bits16>(t, 3);
+#pragma unroll 2
+    for (u32 id = thread; id < lines * chunks; id += WORKER_THREADS) {
+        const u32 line = id / chunks, chunk = id % chunks;
+        const u32 left = line < have && chunk * 8 < width ? min(8u, width - chunk * 8) : 0;
+        const i64 from = base + static_cast<i64>(first + line) * t.strides[2] + static_cast<i64>(column + chunk * 8) * t.strides[3];
+        char* at = to + chunk_place(line, chunk, per_line);
+        if (whole) copy_chunk<Bits16>(t, at, from, left);
+        else gather_chunk<Bits16>(t, at, from, left, 3);
+    }
+}
+
 // ROW_WARPS warps down the queries, 16 each; the others take different keys of each block, and are combined at the end.
-template <class T, u32 ROW_WARPS, u32 COLUMNS> struct TensorCoreAttention {
+template <class T, u32 ROW_WARPS> struct TensorCoreAttention {
+    static constexpr u32 COLUMNS = 128;  // of v, at most
     static constexpr u32 QUERIES = 16 * ROW_WARPS, PARTS = WORKER_WARPS / ROW_WARPS;
     static constexpr u32 PART_KEYS = ROW_WARPS == 1 ? 16 : 32, KEYS = PARTS * PART_KEYS;
     static constexpr u32 BLOCKS = PART_KEYS / 8;  // mma columns of a warp's scores
     static constexpr u32 PITCH = COLUMNS + 8;
     static_assert(PARTS * QUERIES * (PITCH + 2) * 4 <= SCRATCH_BYTES, "the partial results fit");
-
-    // One 16-row, 16-deep fragment of lines of `per_line` chunks.
-    static DEV u32 address(u32 base, u32 line, u32 chunk, u32 per_line) {
-        return base + (line * per_line + (chunk ^ (line & 7))) * CHUNK_BYTES;
-    }
-
-    // Loads `lines` lines, of which `have` exist, from axis 2 of `t` at `first` on; `width` elements each from `column` on.
-    static DEV void load(const Tensor& t, i64 base, u32 first, u32 have, u32 lines, u32 column, u32 width, char* to, u32 per_line, bool whole,
-                         const Block& block) {
-        const u32 chunks = (width + 15) / 16 * 2;  // products go by 16
-#pragma unroll 1
-        for (u32 id = block.thread; id < lines * chunks; id += WORKER_THREADS) {
-            const u32 line = id / chunks, chunk = id % chunks;
-            const u32 left = line < have && chunk * 8 < width ? min(8u, width - chunk * 8) : 0;
-            const i64 from = base + static_cast<i64>(first + line) * t.strides[2] + static_cast<i64>(column + chunk * 8) * t.strides[3];
-            char* at = to + (line * per_line + (chunk ^ (line & 7))) * CHUNK_BYTES;
-            if (whole) copy_chunk<Bits16>(t, at, from, left);
-            else gather_chunk<Bits16>(t, at, from, left, 3);
-        }
-    }
 
     // What a warp carries from one block of keys to the next: of rows lane / 4 and lane / 4 + 8.
     struct Running {
@@ -151,10 +154,10 @@ template <class T, u32 ROW_WARPS, u32 COLUMNS> struct TensorCoreAttention {
 #pragma unroll 2
         for (u32 d = 0; d < depth; d += 16) {
             u32 a[4], b[4];
-            load_matrix_x4(a, address(q_tile, row + lane % 16, d / 8 + lane / 16, per_line));
+            load_matrix_x4(a, q_tile + chunk_place(row + lane % 16, d / 8 + lane / 16, per_line));
 #pragma unroll
             for (u32 j = 0; j < BLOCKS; j += 2) {
-                load_matrix_x4(b, address(k_tile, key + 8 * j + (lane & 7) + 8 * (lane >> 4), d / 8 + (lane >> 3 & 1), per_line));
+                load_matrix_x4(b, k_tile + chunk_place(key + 8 * j + (lane & 7) + 8 * (lane >> 4), d / 8 + (lane >> 3 & 1), per_line));
                 T::multiply(scores[j], a, b[0], b[1]);
                 T::multiply(scores[j + 1], a, b[2], b[3]);
             }
@@ -173,10 +176,12 @@ template <class T, u32 ROW_WARPS, u32 COLUMNS> struct TensorCoreAttention {
             const f32 shrink = exp_below(r.top[half], top);
             r.top[half] = top;
             r.total[half] *= shrink;
+            if (__any_sync(0xffffffffu, shrink != 1.0f)) {
 #pragma unroll
-            for (u32 j = 0; j < COLUMNS / 8; ++j) {
-                r.sums[j][2 * half] *= shrink;
-                r.sums[j][2 * half + 1] *= shrink;
+                for (u32 j = 0; j < COLUMNS / 8; ++j) {
+                    r.sums[j][2 * half] *= shrink;
+                    r.sums[j][2 * half + 1] *= shrink;
+                }
             }
 #pragma unroll
             for (u32 j = 0; j < BLOCKS; ++j)
@@ -198,7 +203,7 @@ template <class T, u32 ROW_WARPS, u32 COLUMNS> struct TensorCoreAttention {
             for (u32 c = 0; c < COLUMNS; c += 16) {
                 if (c >= columns) break;
                 u32 b[4];
-                load_matrix_x4_transposed(b, address(v_tile, key + 8 * j + lane % 16, c / 8 + lane / 16, COLUMNS / 8));
+                load_matrix_x4_transposed(b, v_tile + chunk_place(key + 8 * j + lane % 16, c / 8 + lane / 16, COLUMNS / 8));
                 T::multiply(r.sums[c / 8], a, b[0], b[1]);
                 T::multiply(r.sums[c / 8 + 1], a, b[2], b[3]);
             }
@@ -231,25 +236,22 @@ template <class T, u32 ROW_WARPS, u32 COLUMNS> struct TensorCoreAttention {
 #pragma unroll 1
         for (u32 id = block.thread; id < tile.queries * (COLUMNS / 4); id += WORKER_THREADS) {
             const u32 line = id / (COLUMNS / 4), column = id % (COLUMNS / 4) * 4;
-            f32 top = -infinity(), total = 0.0f, v[4] = {0.0f, 0.0f, 0.0f, 0.0f};
+            f32 top = -infinity(), total = 0.0f;
+            float4 v = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
             for (u32 p = 0; p < PARTS; ++p) top = fmaxf(top, tops[p * QUERIES + line]);
             for (u32 p = 0; p < PARTS; ++p) {
                 const f32 weight = exp_below(tops[p * QUERIES + line], top);
                 const float4 sum = *reinterpret_cast<const float4*>(partial + (p * QUERIES + line) * PITCH + column);
                 total += totals[p * QUERIES + line] * weight;
-                v[0] += sum.x * weight;
-                v[1] += sum.y * weight;
-                v[2] += sum.z * weight;
-                v[3] += sum.w * weight;
+                v = make_float4(v.x + sum.x * weight, v.y + sum.y * weight, v.z + sum.z * weight, v.w + sum.w * weight);
             }
             const u32 query = tile.query + line;
             if (column == 0 && tile.column == 0 && args.has_lse()) {
                 store_f32(args.lse(), tile.lse + query * args.lse().strides[2], total == 0.0f ? -infinity() : logf(total) + top);
             }
             if (column >= tile.columns) continue;
-            for (u32 j = 0; j < 4; ++j) v[j] = total == 0.0f ? 0.0f : v[j] / total;
-            store_four(out, tile.out + query * out.strides[2] + static_cast<i64>(tile.column + column) * out.strides[3], v,
-                       min(4u, tile.columns - column));
+            store_four(out, tile.out + query * out.strides[2] + static_cast<i64>(tile.column + column) * out.strides[3],
+                       quotient(v, total), min(4u, tile.columns - column));
         }
     }
 
@@ -260,13 +262,12 @@ template <class T, u32 ROW_WARPS, u32 COLUMNS> struct TensorCoreAttention {
         const Tensor& q = args.q();
         const Tensor& k = args.k();
         const Tensor& v = args.v();
-        const bool whole_k = copies_whole<Bits16>(k, 3), whole_v = copies_whole<Bits16>(v, 3);
         const auto load_keys = [&](u32 key, u32 stage) {
             const u32 have = key < tile.end ? tile.end - key : 0;
             char* to = stages + stage * s.stage_bytes();
             if (have != 0) {
-                load(k, tile.k, key, have, KEYS, 0, s.depth, to, per_line, whole_k, block);
-                load(v, tile.v, key, have, KEYS, tile.column, tile.columns, to + KEYS * per_line * CHUNK_BYTES, COLUMNS / 8, whole_v, block);
+                load_lines(k, tile.k, key, have, KEYS, 0, s.depth, to, per_line, block.thread);
+                load_lines(v, tile.v, key, have, KEYS, tile.column, tile.columns, to + KEYS * per_line * CHUNK_BYTES, COLUMNS / 8, block.thread);
             }
             copy_async_commit();
         };
@@ -286,7 +287,7 @@ template <class T, u32 ROW_WARPS, u32 COLUMNS> struct TensorCoreAttention {
         }
         const u32 all_first = s.first_key(tile.query + tile.queries - 1), all_end = s.end_key(tile.query);
         const bool plain = !args.has_mask() && s.softcap == 0.0f;
-        load(q, tile.q, tile.query, tile.queries, QUERIES, 0, s.depth, block.scratch, per_line, copies_whole<Bits16>(q, 3), block);
+        load_lines(q, tile.q, tile.query, tile.queries, QUERIES, 0, s.depth, block.scratch, per_line, block.thread);
         load_keys(tile.begin, 0);
         u32 stage = 0;
 #pragma unroll 1
@@ -337,9 +338,9 @@ struct ScalarAttention {
     static_assert((QUERIES * PIECE_PITCH + KEYS * PIECE_PITCH + KEYS * COLUMN_PITCH + QUERIES * KEY_PITCH) * 4 <= SCRATCH_BYTES, "all fits");
 
     // `LINES` lines of WIDTH elements from axis 2 of `t` on; what does not exist is 0.
-    template <u32 LINES, u32 WIDTH> static DEV void load(const Tensor& t, i64 base, u32 first, u32 have, u32 column, u32 width, f32* to,
-                                                         u32 pitch, const Block& block) {
-#pragma unroll 4
+    template <u32 LINES, u32 WIDTH> static DEV_CALL void load(const Tensor& t, i64 base, u32 first, u32 have, u32 column, u32 width, f32* to,
+                                                              u32 pitch, const Block& block) {
+#pragma unroll 2
         for (u32 id = block.thread; id < LINES * WIDTH; id += WORKER_THREADS) {
             const u32 line = id / WIDTH, at = id % WIDTH;
             const i64 from = base + static_cast<i64>(first + line) * t.strides[2] + static_cast<i64>(column + at) * t.strides[3];
@@ -418,13 +419,12 @@ struct ScalarAttention {
             store_f32(args.lse(), tile.lse + query * args.lse().strides[2], total == 0.0f ? -infinity() : logf(total) + top);
         }
         const Tensor& out = args.out();
-        const i64 to = tile.out + query * out.strides[2];
 #pragma unroll
-        for (u32 j = 0; j < COLUMNS / LANES; ++j) {
-            const u32 column = lane * 4 + j / 4 * 4 * LANES + j % 4;
-            if (column < tile.columns) {
-                store_f32(out, to + static_cast<i64>(tile.column + column) * out.strides[3], total == 0.0f ? 0.0f : sums[j] / total);
-            }
+        for (u32 j = 0; j < COLUMNS / LANES; j += 4) {
+            const u32 column = lane * 4 + j * LANES;
+            if (column >= tile.columns) break;
+            store_four(out, tile.out + query * out.strides[2] + static_cast<i64>(tile.column + column) * out.strides[3],
+                       quotient(make_float4(sums[j], sums[j + 1], sums[j + 2], sums[j + 3]), total), min(4u, tile.columns - column));
         }
     }
 };
@@ -442,9 +442,7 @@ struct AttentionHandler {
 
   private:
     template <class T> static DEV void run_16(const AttentionArgs& args, const AttentionShape& s, const AttentionTile& tile, const Block& block) {
-        if (s.tile_queries == 16 && s.tile_columns == 64) TensorCoreAttention<T, 1, 64>::run(args, s, tile, block);
-        else if (s.tile_queries == 16) TensorCoreAttention<T, 1, 128>::run(args, s, tile, block);
-        else if (s.tile_columns == 64) TensorCoreAttention<T, 4, 64>::run(args, s, tile, block);
-        else TensorCoreAttention<T, 4, 128>::run(args, s, tile, block);
+        if (s.tile_queries == 16) TensorCoreAttention<T, 1>::run(args, s, tile, block);
+        else TensorCoreAttention<T, 4>::run(args, s, tile, block);
     }
 };

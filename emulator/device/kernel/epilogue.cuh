@@ -69,21 +69,20 @@ DEV f32 finish(const Epilogue& e, const RowOffsets& row, u32 column, f32 sum) {
     return v;
 }
 
-// Stores `count` (up to 4) neighbours of a row, in one access where that is possible.
-DEV void store_four(const Tensor& t, i64 offset, const f32 (&v)[4], u32 count) {
+// Stores `count` (up to 4) neighbours of a row of floats, in one access where that is possible. A call: every store of
+// any type is long.
+DEV_CALL void store_four(const Tensor& t, i64 offset, float4 v, u32 count) {
     const i64 step = t.strides[t.rank - 1];
     char* p = element(t, offset);
-    const bool whole = count == 4 && step == 1 && reinterpret_cast<u64>(p) % (4 * t.item_bytes) == 0 && is_float(t.dtype);
-    if (whole && range_in_bounds(t, p, 4 * t.item_bytes)) {
-        if (t.dtype == DTYPE_F32) *reinterpret_cast<float4*>(p) = make_float4(v[0], v[1], v[2], v[3]);
-        else if (t.dtype == DTYPE_BF16) *reinterpret_cast<uint2*>(p) = make_uint2(pack_bf16(v[0], v[1]), pack_bf16(v[2], v[3]));
-        else *reinterpret_cast<uint2*>(p) = make_uint2(pack_f16(v[0], v[1]), pack_f16(v[2], v[3]));
+    const u32 bytes = 4 * t.item_bytes;
+    if (count == 4 && step == 1 && reinterpret_cast<u64>(p) % bytes == 0 && range_in_bounds(t, p, bytes)) {
+        if (t.dtype == DTYPE_F32) *reinterpret_cast<float4*>(p) = v;
+        else if (t.dtype == DTYPE_BF16) *reinterpret_cast<uint2*>(p) = make_uint2(pack_bf16(v.x, v.y), pack_bf16(v.z, v.w));
+        else *reinterpret_cast<uint2*>(p) = make_uint2(pack_f16(v.x, v.y), pack_f16(v.z, v.w));
         return;
     }
-#pragma unroll
-    for (u32 j = 0; j < 4; ++j) {
-        if (j < count) store_f32(t, offset + j * step, v[j]);
-    }
+#pragma unroll 1
+    for (u32 j = 0; j < count; ++j) store_f32(t, offset + j * step, j == 0 ? v.x : j == 1 ? v.y : j == 2 ? v.z : v.w);
 }
 
 // The part of the result that one tile holds: `rows` from row `row` on, `columns` from `column` on.
@@ -119,6 +118,6 @@ DEV_CALL void store_tile(const Epilogue& e, const TileExtent& extent, u32 parts,
         f32 v[4] = {sum.x, sum.y, sum.z, sum.w};
 #pragma unroll 1
         for (u32 j = 0; j < count; ++j) v[j] = finish(e, offsets, column + j, v[j]);
-        store_four(*e.out, to, v, count);
+        store_four(*e.out, to, make_float4(v[0], v[1], v[2], v[3]), count);
     }
 }
