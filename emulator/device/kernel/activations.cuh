@@ -15,7 +15,9 @@ DEV f32 activation_sigmoid(f32 x, f32) {
 }
 DEV f32 activation_tanh(f32 x, f32) { return tanhf(x); }
 DEV f32 activation_gelu(f32 x, f32) { return 0.5f * x * (1.0f + erff(x * INVERSE_SQRT_2)); }
-DEV f32 activation_gelu_tanh(f32 x, f32) { return 0.5f * x * (1.0f + tanhf(SQRT_2_OVER_PI * (x + 0.044715f * x * x * x))); }
+DEV f32 activation_gelu_tanh(f32 x, f32) {
+    return 0.5f * x * (1.0f + tanhf(SQRT_2_OVER_PI * (x + 0.044715f * x * x * x)));
+}
 DEV f32 activation_silu(f32 x, f32) { return x * activation_sigmoid(x, 0.0f); }
 DEV f32 activation_softplus(f32 x, f32) { return (x <= 0.0f ? 0.0f : x) + log1pf(expf(-fabsf(x))); }
 DEV f32 activation_mish(f32 x, f32) { return x * tanhf(activation_softplus(x, 0.0f)); }

@@ -4,7 +4,7 @@
 #include "views.cuh"
 
 struct CopyHandler {
-    // Elements that 16 bytes hold, if out and x are of one type and both have so many neighbours wherever out has; else 0.
+    // Elements that 16 bytes hold, if out and x are of one type and both are sequences of so many neighbours; else 0.
     static DEV i64 unit(const CopyArgs& args) {
         const Tensor& out = args.out();
         const Tensor& x = args.x();

@@ -8,6 +8,8 @@ struct FillHandler {
 
     static DEV_CALL void run(const FillArgs& args, u32 tile, const Block& block) {
         const Tensor& out = args.out();
-        for_each_element(block, tile, out.elements(), [&](i64 i) { store_scalar(out, out.offset_of(i), args.work, args.value()); });
+        for_each_element(block, tile, out.elements(), [&](i64 i) {
+            store_scalar(out, out.offset_of(i), args.work, args.value());
+        });
     }
 };

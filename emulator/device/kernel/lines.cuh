@@ -19,7 +19,7 @@ struct Line {
     template <class F> DEV void each(const Teams& teams, F f) const {
         if (vectors) {
 #pragma unroll 1
-            for (i64 i = static_cast<i64>(teams.part) * VECTOR; i < count; i += static_cast<i64>(teams.parts) * VECTOR) {
+            for (i64 i = teams.part * VECTOR; i < count; i += teams.parts * VECTOR) {
                 f32 v[VECTOR];
                 RawVector::load(tensor, base + i).unpack(tensor.dtype, v);
 #pragma unroll
@@ -34,7 +34,7 @@ struct Line {
     template <class F> DEV void rewrite(const Teams& teams, const Line& to, F f) const {
         if (vectors && to.vectors) {
 #pragma unroll 1
-            for (i64 i = static_cast<i64>(teams.part) * VECTOR; i < count; i += static_cast<i64>(teams.parts) * VECTOR) {
+            for (i64 i = teams.part * VECTOR; i < count; i += teams.parts * VECTOR) {
                 f32 v[VECTOR];
                 RawVector::load(tensor, base + i).unpack(tensor.dtype, v);
 #pragma unroll

@@ -11,7 +11,8 @@ struct ProbeStatistics {
     f64 sum;
 
     static DEV ProbeStatistics of(const ProbeStatistics& a, const ProbeStatistics& b) {
-        return {a.nans + b.nans, a.infinities + b.infinities, fmin(a.minimum, b.minimum), fmax(a.maximum, b.maximum), a.sum + b.sum};
+        return {a.nans + b.nans, a.infinities + b.infinities, fmin(a.minimum, b.minimum), fmax(a.maximum, b.maximum),
+                a.sum + b.sum};
     }
 };
 

@@ -1,6 +1,6 @@
 // REDUCE: a team of threads folds the elements of each result.
 #pragma once
-#include "reduction.cuh"
+#include "lines.cuh"
 #include "views.cuh"
 
 // An element and where it was; of nothing yet, `index` is NOWHERE.
@@ -21,7 +21,7 @@ template <class T> struct Best {
 };
 
 struct ReduceHandler {
-    static constexpr u32 TERMS = 4;
+    static constexpr u32 TERMS = 8;
 
     static DEV bool gives_index(u32 sub) { return sub == REDUCE_ARGMAX || sub == REDUCE_ARGMIN; }
     static DEV bool needs_elements(u32 sub) { return gives_index(sub) || sub == REDUCE_MAX || sub == REDUCE_MIN; }
@@ -61,10 +61,17 @@ struct ReduceHandler {
         i64 count;  // 0 for a thread without a fold
 
         // fold(... fold(start, map(element 0, index 0)) ...), then over the team.
-        template <class T, class A, class Map, class Fold> DEV A over(const Block& block, A start, Map map, Fold fold) const {
+        template <class T, class A, class Map, class Fold>
+        DEV A over(const Block& block, A start, Map map, Fold fold) const {
+            const auto take = [&](T v, i64 i) { start = fold(start, map(v, static_cast<u32>(i))); };
+            if constexpr (sizeof(T) == sizeof(f32)) {  // T is f32, and not i64
+                if (folded.even) {
+                    Line(x, base, folded.stride, count).each(teams, take);
+                    return teams.combine(block, start, fold);
+                }
+            }
 #pragma unroll 1
-            for (i64 i = teams.part; i < count; i += teams.parts)
-                start = fold(start, map(load_as<T>(x, base + folded.offset(i)), static_cast<u32>(i)));
+            for (i64 i = teams.part; i < count; i += teams.parts) take(load_as<T>(x, base + folded.offset(i)), i);
             return teams.combine(block, start, fold);
         }
     };

@@ -48,7 +48,8 @@ struct ScanHandler {
             T* shared = reinterpret_cast<T*>(block.scratch);
             T total = carry;
 #pragma unroll 1
-            for (i64 i = begin; i < end; ++i) total = fold(sub, total, load_as<T>(x, from + place(i) * x.strides[axis]));
+            for (i64 i = begin; i < end; ++i)
+                total = fold(sub, total, load_as<T>(x, from + place(i) * x.strides[axis]));
             shared[teams.slot()] = total;
             block.sync();
 #pragma unroll 1

@@ -8,7 +8,9 @@ struct Candidate {
     u64 key;
     u32 index;
 
-    DEV bool before(const Candidate& other) const { return key < other.key || (key == other.key && index < other.index); }
+    DEV bool before(const Candidate& other) const {
+        return key < other.key || (key == other.key && index < other.index);
+    }
 };
 
 struct TopkHandler {
@@ -27,8 +29,8 @@ struct TopkHandler {
     static DEV u64 key_of(const Tensor& x, i64 at, bool smallest) {
         u64 ascending;
         if (is_float(x.dtype)) {
-            const f32 v = load_f32(x, at);
-            const u32 raw = __float_as_uint(v), bits = (raw & 0x7fffffffu) > 0x7f800000u ? 0x7fffffffu : raw << 1 == 0 ? 0 : raw;
+            const u32 raw = __float_as_uint(load_f32(x, at));
+            const u32 bits = (raw & 0x7fffffffu) > 0x7f800000u ? 0x7fffffffu : raw << 1 == 0 ? 0 : raw;
             ascending = bits >> 31 ? ~bits : bits | 0x80000000u;
         } else {
             ascending = static_cast<u64>(load_i64(x, at)) ^ 1ull << 63;
@@ -77,8 +79,10 @@ struct TopkHandler {
             u32 size = 1;
             while (size < length) size *= 2;
 #pragma unroll 1
-            for (u32 i = block.thread; i < size; i += WORKER_THREADS)
-                candidates[i] = i < length ? Candidate{key_of(x, from + i * x.strides[last], smallest), i} : Candidate{~0ull, LAST};
+            for (u32 i = block.thread; i < size; i += WORKER_THREADS) {
+                candidates[i] = {~0ull, LAST};
+                if (i < length) candidates[i] = {key_of(x, from + i * x.strides[last], smallest), i};
+            }
             block.sync();
             sort(candidates, size, block);
 #pragma unroll 1
@@ -95,7 +99,8 @@ struct TopkHandler {
                 const Candidate candidate{key_of(x, from + i * x.strides[last], smallest), i};
                 if ((k == 0 || found.before(candidate)) && candidate.before(best)) best = candidate;
             }
-            found = everyone.combine(block, best, [](const Candidate& a, const Candidate& b) { return a.before(b) ? a : b; });
+            const auto first = [](const Candidate& a, const Candidate& b) { return a.before(b) ? a : b; };
+            found = everyone.combine(block, best, first);
             if (block.thread == 0) write(k, found.index);
         }
     }

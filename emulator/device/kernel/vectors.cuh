@@ -50,7 +50,8 @@ struct RawVector {
         } else {
             const bool half = dtype == DTYPE_F16;
 #pragma unroll
-            for (u32 k = 0; k < VECTOR; k += 2) words[k / 2] = half ? pack_f16(v[k], v[k + 1]) : pack_bf16(v[k], v[k + 1]);
+            for (u32 k = 0; k < VECTOR; k += 2)
+                words[k / 2] = half ? pack_f16(v[k], v[k + 1]) : pack_bf16(v[k], v[k + 1]);
         }
         return {make_uint4(words[0], words[1], words[2], words[3]), make_uint4(words[4], words[5], words[6], words[7])};
     }
@@ -102,7 +103,8 @@ struct VectorSource {
     }
     DEV void take(const char* slot, const char* next, i64 i, f32 (&v)[VECTOR]) const {
         if (repeat == 1) {
-            RawVector{*reinterpret_cast<const uint4*>(slot), *reinterpret_cast<const uint4*>(next)}.unpack(tensor.dtype, v);
+            const RawVector raw{*reinterpret_cast<const uint4*>(slot), *reinterpret_cast<const uint4*>(next)};
+            raw.unpack(tensor.dtype, v);
         } else {
             const f32 one = load_f32(tensor, offset(i));
 #pragma unroll
@@ -123,7 +125,7 @@ DEV u32 vector_tiles(i64 elements) {
 // Threads read back only what they fetched themselves, so there is no barrier.
 template <u32 SOURCES, class F>
 DEV void map_vectors(const Block& block, u32 tile, const Tensor& out, const VectorSource (&sources)[SOURCES], F f) {
-    static_assert(DEEP_STEPS * SOURCES * 2 * WORKER_THREADS * VECTOR_BYTES <= SCRATCH_BYTES, "a tile fits in shared memory");
+    static_assert(DEEP_STEPS * SOURCES * 2 * WORKER_THREADS * VECTOR_BYTES <= SCRATCH_BYTES, "a tile fits in scratch");
     constexpr i64 STRIDE = static_cast<i64>(WORKER_THREADS) * VECTOR;
     const i64 total = out.elements();
     const u32 steps = vector_steps(total);
