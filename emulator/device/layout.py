@@ -91,7 +91,7 @@ REPORT = Struct(
 PROBE = Struct(
     "ProbeRecord",
     (
-        ("executions", "<u8", 1, "u64", "0: this PROBE was not reached"),
+        ("order", "<u8", 1, "u64", "0: this PROBE was not reached; else it was this many instructions into the run"),
         ("count", "<u8", 1, "u64", "elements"),
         ("nans", "<u8", 1, "u64", ""),
         ("infinities", "<u8", 1, "u64", ""),

@@ -73,7 +73,7 @@ class DeviceSession:
         self._counters = upload(np.zeros(COUNTERS + 1, np.uint32))
         self._abort = upload(np.zeros(1, np.uint32))
         self._report = upload(np.zeros(1, REPORT.dtype))
-        self._probes = upload(np.zeros(max(1, len(self._plan.probe_tags)), PROBE.dtype))
+        self._probes = upload(np.zeros(max(1, len(self._plan.probes)), PROBE.dtype))
         self._registers = upload(np.zeros(32, np.int64))
         self._stream = self._cupy.cuda.Stream(non_blocking=True)
         self._side_stream = self._cupy.cuda.Stream(non_blocking=True)
@@ -122,6 +122,8 @@ class DeviceSession:
         for symbol in self.program.dims:
             registers[symbol.register] = bound.dims[symbol.name]
         self._memory.overwrite(self._registers, registers)
+        if self._plan.probes:
+            self._memory.overwrite(self._probes, np.zeros(len(self._plan.probes), PROBE.dtype))
         launch = np.zeros((), LAUNCH.dtype)
         for name, table in self._tables.items():
             launch[name] = table.ptr
@@ -186,7 +188,7 @@ class DeviceSession:
         if category == "assert":
             messages = dict(self.program.debug.messages) if self.program.debug else {}
             text = messages.get(-1 if index is None else index)
-            return f"assertion failed with code {detail[0]}" + (f": {text}" if text else "")
+            return f"assertion failed, code {detail[0]}" + (f": {text}" if text else "")
         name = "" if index is None else self.program.instructions[index].name + ": "
         return name + {
             "index": f"index {np.uint32(detail[0]).astype(np.int32)} is out of range",
@@ -197,15 +199,18 @@ class DeviceSession:
         }.get(category, "trapped")
 
     def _read_probes(self) -> dict[int, Probe]:
-        records = self._memory.fetch(self._probes, PROBE.dtype, max(1, len(self._plan.probe_tags)))
-        return {
-            tag: Probe(
+        """The report of the last PROBE of each tag that was executed."""
+        messages = dict(self.program.debug.messages) if self.program.debug else {}
+        records = self._memory.fetch(self._probes, PROBE.dtype, max(1, len(self._plan.probes)))
+        executed = [(r, index) for r, index in zip(records, self._plan.probes, strict=False) if r["order"]]
+        reports = {}
+        for r, index in sorted(executed, key=lambda pair: int(pair[0]["order"])):
+            tag = self.program.instructions[index].attributes.get("tag", 0)
+            reports[tag] = Probe(
                 tag, int(r["count"]), float(r["minimum"]), float(r["maximum"]), float(r["mean"]), int(r["nans"]),
-                int(r["infinities"]),
-            )
-            for tag, r in zip(self._plan.probe_tags, records, strict=False)
-            if r["executions"]
-        }  # fmt: skip
+                int(r["infinities"]), index, messages.get(index),
+            )  # fmt: skip
+        return reports
 
 
 def _shape(tensor: Tensor, registers: Array) -> tuple[int, ...]:

@@ -34,7 +34,7 @@ class Plan:
     operands: Array  # TENSOR [n]; entry 0 is an absent operand
     waits: Array  # u32 [instructions, 4]: first wait, number of waits, signal counter, first block
     wait_lists: Array  # u32 [n]
-    probe_tags: tuple[int, ...]  # tag of each probe slot
+    probes: tuple[int, ...]  # index of the PROBE that reports in each slot
 
 
 @dataclass
@@ -44,7 +44,7 @@ class _Tables:
     operands: dict[tuple[Descriptor, tuple[Dim, ...]], int] = field(default_factory=dict)
     records: dict[int, int] = field(default_factory=dict)
     targets: dict[Any, tuple[tuple[Dim, ...] | None, ...]] = field(default_factory=dict)
-    probe_slots: dict[int, int] = field(default_factory=dict)
+    probes: list[int] = field(default_factory=list)
 
 
 def build(program: Program, bases: Mapping[Segment, int]) -> Plan:
@@ -66,13 +66,11 @@ def build(program: Program, bases: Mapping[Segment, int]) -> Plan:
             bits = pack(record.attributes, instruction.attributes)
             words[index, first_record + k] = tables.records.setdefault(bits, len(tables.records) + 1)
         if row.mnemonic == "PROBE":
-            tag = instruction.attributes.get("tag", 0)
-            words[index, row.all_attributes["tag"].at // 32] = tables.probe_slots.setdefault(
-                tag, len(tables.probe_slots)
-            )
+            words[index, row.all_attributes["tag"].at // 32] = len(tables.probes)
+            tables.probes.append(index)
     waits, wait_lists = _waits(program)
     return Plan(
-        words, _records(tables), _operands(tables, Reach(program), bases), waits, wait_lists, tuple(tables.probe_slots)
+        words, _records(tables), _operands(tables, Reach(program), bases), waits, wait_lists, tuple(tables.probes)
     )
 
 

@@ -81,10 +81,18 @@ DEV bool decode(const Launch& launch, const Scalars& m, const Fetcher& fetcher, 
     __syncwarp();
     const OpcodeInfo& info = opcode_info[opcode_of(w)];
     constexpr u32 PIECES = sizeof(Tensor) / 16;
-    for (u32 k = lane / PIECES; k < info.operands; k += WARP / PIECES) {
-        const u32 slot = w.word[4 + k];  // operand slots start at bit 128
-        const uint4* from = reinterpret_cast<const uint4*>(launch.operands + slot);
-        reinterpret_cast<uint4*>(&w.operands[k])[lane % PIECES] = __ldg(from + lane % PIECES);
+    constexpr u32 AT_ONCE = WARP / PIECES;
+    uint4 piece[MAX_OPERANDS / AT_ONCE];  // all loads are under way before the first is stored
+#pragma unroll
+    for (u32 i = 0; i < MAX_OPERANDS / AT_ONCE; ++i) {
+        const u32 k = i * AT_ONCE + lane / PIECES;
+        // Operand slots start at bit 128.
+        if (k < info.operands) piece[i] = __ldg(reinterpret_cast<const uint4*>(launch.operands + w.word[4 + k]) + lane % PIECES);
+    }
+#pragma unroll
+    for (u32 i = 0; i < MAX_OPERANDS / AT_ONCE; ++i) {
+        const u32 k = i * AT_ONCE + lane / PIECES;
+        if (k < info.operands) reinterpret_cast<uint4*>(&w.operands[k])[lane % PIECES] = piece[i];
     }
     constexpr u32 RECORD_PIECES = WORD_BYTES / 16;
     if (lane < info.records * RECORD_PIECES) {  // record slots are at bits 32 and 64

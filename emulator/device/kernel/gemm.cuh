@@ -44,16 +44,18 @@ template <class Tile> DEV_CALL void gemm_tile(const GemmArgs& args, const Produc
     const Tensor& a = args.a();
     const Tensor& b = args.b();
     const u32 axis = a.rank - 1;
-    const TileExtent extent{at.batch * p.m + at.row, at.column, min(Tile::ROWS, p.m - at.row), min(Tile::COLUMNS, p.n - at.column)};
+    const u32 rows = min(Tile::ROWS, p.m - at.row), columns = min(Tile::COLUMNS, p.n - at.column);
     // With a depth of 0 nothing is loaded, and nothing may be divided by that dim.
     const i64 a_base = p.merged || p.k == 0 ? 0 : row_offset(a, at.batch * p.m), b_base = p.k == 0 ? 0 : row_offset(b, at.batch * p.k);
-    const TileLoader<typename Tile::Element, Tile::ROWS, Tile::STEP> left(a, a_base, p.row_axis, axis, at.row, extent.rows, block.thread);
-    const TileLoader<typename Tile::Element, Tile::COLUMNS, Tile::STEP> right(b, b_base, axis, axis - 1, at.column, extent.columns, block.thread);
+    const TileLoader<typename Tile::Element, Tile::ROWS, Tile::STEP> left(a, a_base, p.row_axis, axis, at.row, rows, block.thread);
+    const TileLoader<typename Tile::Element, Tile::COLUMNS, Tile::STEP> right(b, b_base, axis, axis - 1, at.column, columns, block.thread);
     Tile::multiply(left, right, p.k, block);
     Epilogue e = Epilogue::of(args);
     e.c = args.has_c() ? &args.c() : nullptr;
     e.alpha = args.alpha();
     e.beta = args.beta();
+    // Worked out again rather than kept: registers are dear until here.
+    const TileExtent extent{at.batch * p.m + at.row, at.column, min(Tile::ROWS, p.m - at.row), min(Tile::COLUMNS, p.n - at.column)};
     store_tile(e, extent, Tile::PARTS, Tile::ROWS, Tile::PITCH, block);
 }
 

@@ -49,6 +49,7 @@ struct Controller {
     u32 lane;
     u32 pushed;      // works handed to the workers so far
     bool slot_free;  // the slot for the next one has been waited for
+    u64 steps;       // instructions executed so far
 
     DEV Work& slot() { return shared.ring[pushed % RING]; }
 
@@ -111,6 +112,7 @@ struct Controller {
         expect(w, blocks);
         if (first_tile >= tiles) return;
         if (lane == 0) {
+            w.order = steps;
             w.tiles = tiles;
             w.first_tile = first_tile;
         }
@@ -174,7 +176,6 @@ struct Controller {
     DEV void run() {
         Fetcher fetcher;
         fetcher.start(launch, lane);
-        u32 steps = 0;
         for (u32 at = 0; at < launch.instructions;) {
             // A long scalar loop waits for nobody, and still has to hear of a trap or an interrupt.
             if (++steps % STEPS_PER_CHECK == 0 && (load_relaxed(launch.abort) || *reinterpret_cast<volatile u32*>(&shared.stop))) break;
@@ -295,7 +296,7 @@ extern "C" __global__ void __launch_bounds__(BLOCK_THREADS, 1) dla_machine(const
     __syncthreads();
     const u32 warp = __shfl_sync(0xffffffffu, threadIdx.x / WARP, 0);
     if (warp < CONTROLLER_WARPS) {
-        if (warp == 0) Controller{launch, shared, threadIdx.x % WARP, 0, false}.run();
+        if (warp == 0) Controller{launch, shared, threadIdx.x % WARP, 0, false, 0}.run();
     } else {
         work(launch, shared, scratch);
     }

@@ -72,12 +72,15 @@ template <class E> DEV bool copies_whole(const Tensor& t, u32 axis) {
 template <class E> DEV_CALL void gather_chunk(const Tensor& t, char* to, i64 from, u32 have, u32 axis) {
     constexpr u32 PER_WORD = 4 / E::BYTES;
     const i64 step = t.strides[axis];
-    u32 words[4] = {0, 0, 0, 0};
+#pragma unroll 1  // few registers: the caller's sums are alive
+    for (u32 word = 0; word < 4; ++word) {
+        u32 bits = 0;
 #pragma unroll
-    for (u32 j = 0; j < 4 * PER_WORD; ++j) {
-        if (j < have) words[j / PER_WORD] |= E::load(t, from + j * step) << (j % PER_WORD * 16);
+        for (u32 j = 0; j < PER_WORD; ++j, from += step) {
+            if (word * PER_WORD + j < have) bits |= E::load(t, from) << (j * 16);
+        }
+        reinterpret_cast<u32*>(to)[word] = bits;
     }
-    *reinterpret_cast<uint4*>(to) = make_uint4(words[0], words[1], words[2], words[3]);
 }
 
 // The same for neighbours in aligned memory: one asynchronous copy.

@@ -45,6 +45,6 @@ struct ProbeHandler {
         record.minimum = finite ? all.minimum : none;
         record.maximum = finite ? all.maximum : none;
         record.mean = finite ? all.sum / static_cast<f64>(finite) : none;
-        record.executions += 1;
+        record.order = args.work.order;
     }
 };

@@ -40,6 +40,7 @@ struct __align__(16) Work {
     i64 scalars[2];   // the ScalarValue attributes, in order, registers read: i64, or the bits of an f64
     u32 scalar_is_float[2];
     u32 instruction;  // index in the program
+    u64 order;        // instructions executed so far, this one included
     u32 tiles;
     u32 first_tile;   // of this block; the next ones follow at a distance of gridDim.x
     u32 waits;        // number of counters to wait for

@@ -63,6 +63,29 @@ def test_the_example_of_every_row_agrees_with_the_golden_machine(row, checked):
     }
 
 
+def test_the_last_probe_of_a_tag_wins_and_reports_do_not_outlive_a_run():
+    """Of several PROBEs with one tag the one executed last reports; a PROBE that is skipped reports nothing."""
+    session = load("""
+.input x : f32[3]
+.input skip : bool[]
+.output y : f32[3]
+main:
+    EW.mul y, x, 2
+    LOADS p0, skip
+    BR end if=p0
+    LOOP s0, 3
+        PROBE x, tag=1
+        PROBE y, tag=1
+    ENDLOOP
+end:
+    HALT
+""")
+    x = np.array([1, 2, 3], np.float32)
+    report = session.run({"x": x, "skip": np.array(False)}).probes[1]
+    assert (report.maximum, report.instruction) == (6.0, 5)
+    assert session.run({"x": x, "skip": np.array(True)}).probes == {}
+
+
 def test_three_programs_share_one_compiled_module():
     """Bytecode is data: nothing is compiled for a program."""
     for row in ("COPY", "GEMM", "SOFTMAX"):
