@@ -1,6 +1,7 @@
 """Compiles the machine without a GPU, for CI: `python -m dla.emulator.device.check_build`.
 
-Every architecture and build must compile without warnings and without spilled registers.
+Every architecture and build must compile without warnings; and, but for the checked build, which is for debugging,
+without spilled registers.
 """
 
 from __future__ import annotations
@@ -60,7 +61,8 @@ def build(nvrtc: Nvrtc, architecture: str, *, checked: bool) -> tuple[bytes, lis
     flags = (*source.options(checked=checked), f"-arch={architecture}", "-ftz=true", "--ptxas-options=-v")
     cubin, log = nvrtc.compile(source.source(), flags)
     problems = [line for line in log.splitlines() if "warning" in line]
-    problems += [line for line in log.splitlines() if re.search(r"[1-9]\d* bytes spill", line)]
+    if not checked:
+        problems += [line for line in log.splitlines() if re.search(r"[1-9]\d* bytes spill", line)]
     registers = re.search(r"Used (\d+) registers", log)
     summary = f"{architecture}{' checked' if checked else ''}: {len(cubin):,} bytes"
     return cubin, problems, summary + (f", {registers[1]} registers" if registers else "")

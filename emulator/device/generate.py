@@ -60,7 +60,7 @@ def handlers() -> str:
     named = [(row, pascal(row.mnemonic)) for row in worker_rows()]
     lines = ["#pragma once", '#include "decode.cuh"', '#include "views.cuh"']
     lines += [f'#include "{row.mnemonic.lower()}.cuh"' for row, _ in named]
-    lines += ["DEV u32 tiles_of(const Work& w) {", "    switch (opcode_of(w)) {"]
+    lines += ["DEV_CALL u32 tiles_of(const Work& w) {", "    switch (opcode_of(w)) {"]
     lines += [f"        case OP_{row.mnemonic}: return {name}Handler::tiles({name}Args(w));" for row, name in named]
     lines += ["        default: return 0;", "    }", "}"]
     lines += ["DEV void run_tile(const Work& w, u32 tile, const Block& block) {", "    switch (opcode_of(w)) {"]

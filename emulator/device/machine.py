@@ -146,9 +146,11 @@ class DeviceSession:
 
     def _wait(self, end: Any) -> None:
         """Wait for the launch; an interrupt from the keyboard stops the kernel first."""
+        query, not_ready = self._cupy.cuda.runtime.eventQuery, self._cupy.cuda.runtime.errorNotReady
         patience = time.perf_counter() + 0.002
         try:
-            while not end.done:
+            # `synchronize` would not let an interrupt through. A fault of the device ends the loop as well.
+            while query(end.ptr) == not_ready:
                 if time.perf_counter() > patience:
                     time.sleep(0.0005)
         except KeyboardInterrupt:

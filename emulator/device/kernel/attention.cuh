@@ -106,29 +106,29 @@ template <class T, u32 ROW_WARPS> struct TensorCoreAttention {
 
     // Combines the parts in order, divides, and stores.
     static DEV void store(const AttentionArgs& args, const AttentionTile& tile, const Running& r, u32 part, u32 row, const Block& block) {
-        f32* partial = reinterpret_cast<f32*>(block.scratch);  // [PARTS][QUERIES][PITCH]
+        f32* partial = reinterpret_cast<f32*>(block.scratch());  // [PARTS][QUERIES][PITCH]
         f32* tops = partial + PARTS * QUERIES * PITCH;         // [PARTS][QUERIES]
         f32* totals = tops + PARTS * QUERIES;
 #pragma unroll
         for (u32 half = 0; half < 2; ++half) {
-            const u32 line = part * QUERIES + row + block.lane / 4 + 8 * half;
+            const u32 line = part * QUERIES + row + block.lane() / 4 + 8 * half;
             f32 total = r.total[half];
             total += __shfl_xor_sync(0xffffffffu, total, 1);
             total += __shfl_xor_sync(0xffffffffu, total, 2);
-            if (block.lane % 4 == 0) {
+            if (block.lane() % 4 == 0) {
                 tops[line] = r.top[half];
                 totals[line] = total;
             }
 #pragma unroll
             for (u32 j = 0; j < COLUMNS / 8; ++j) {
-                *reinterpret_cast<float2*>(partial + line * PITCH + 8 * j + block.lane % 4 * 2) =
+                *reinterpret_cast<float2*>(partial + line * PITCH + 8 * j + block.lane() % 4 * 2) =
                     make_float2(r.sums[j][2 * half], r.sums[j][2 * half + 1]);
             }
         }
         block.sync();
         const Tensor& out = args.out();
 #pragma unroll 1
-        for (u32 id = block.thread; id < tile.queries * (COLUMNS / 4); id += WORKER_THREADS) {
+        for (u32 id = block.thread(); id < tile.queries * (COLUMNS / 4); id += WORKER_THREADS) {
             const u32 line = id / (COLUMNS / 4), column = id % (COLUMNS / 4) * 4;
             f32 top = -infinity(), total = 0.0f;
             float4 v = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
@@ -150,9 +150,9 @@ template <class T, u32 ROW_WARPS> struct TensorCoreAttention {
     }
 
     static DEV_CALL void run(const AttentionArgs& args, const AttentionShape& s, const AttentionTile& tile, const Block& block) {
-        const u32 row = block.warp % ROW_WARPS * 16, part = block.warp / ROW_WARPS, per_line = s.padded_depth() / 8;
+        const u32 row = block.warp() % ROW_WARPS * 16, part = block.warp() / ROW_WARPS, per_line = s.padded_depth() / 8;
         const bool two = s.stages() == 2, busy = row < tile.queries;
-        char* stages = block.scratch + s.query_bytes();
+        char* stages = block.scratch() + s.query_bytes();
         const Tensor& q = args.q();
         const Tensor& k = args.k();
         const Tensor& v = args.v();
@@ -160,8 +160,8 @@ template <class T, u32 ROW_WARPS> struct TensorCoreAttention {
             const u32 have = key < tile.end ? tile.end - key : 0;
             char* to = stages + stage * s.stage_bytes();
             if (have != 0) {
-                load_lines(k, tile.k, key, have, KEYS, 0, s.depth, to, per_line, block.thread);
-                load_lines(v, tile.v, key, have, KEYS, tile.column, tile.columns, to + KEYS * per_line * CHUNK_BYTES, COLUMNS / 8, block.thread);
+                load_lines(k, tile.k, key, have, KEYS, 0, s.depth, to, per_line, block.thread());
+                load_lines(v, tile.v, key, have, KEYS, tile.column, tile.columns, to + KEYS * per_line * CHUNK_BYTES, COLUMNS / 8, block.thread());
             }
             copy_async_commit();
         };
@@ -175,13 +175,13 @@ template <class T, u32 ROW_WARPS> struct TensorCoreAttention {
         u32 first[2], end[2];  // visible keys of this lane's two queries
 #pragma unroll
         for (u32 half = 0; half < 2; ++half) {
-            const u32 line = row + block.lane / 4 + 8 * half;
+            const u32 line = row + block.lane() / 4 + 8 * half;
             first[half] = s.first_key(tile.query + line);
             end[half] = line < tile.queries ? s.end_key(tile.query + line) : 0;
         }
         const u32 all_first = s.first_key(tile.query + tile.queries - 1), all_end = s.end_key(tile.query);
         const bool plain = !args.has_mask() && s.softcap == 0.0f;
-        load_lines(q, tile.q, tile.query, tile.queries, QUERIES, 0, s.depth, block.scratch, per_line, block.thread);
+        load_lines(q, tile.q, tile.query, tile.queries, QUERIES, 0, s.depth, block.scratch(), per_line, block.thread());
         load_keys(tile.begin, 0);
         u32 stage = 0;
 #pragma unroll 1
@@ -197,20 +197,20 @@ template <class T, u32 ROW_WARPS> struct TensorCoreAttention {
                 const u32 mine = key + part * PART_KEYS;
                 const u32 k_tile = shared_address(stages + stage * s.stage_bytes()), v_tile = k_tile + KEYS * per_line * CHUNK_BYTES;
                 f32 scores[BLOCKS][4];
-                multiply_keys(scores, shared_address(block.scratch), k_tile, row, part * PART_KEYS, s.depth, per_line, block.lane);
+                multiply_keys(scores, shared_address(block.scratch()), k_tile, row, part * PART_KEYS, s.depth, per_line, block.lane());
                 const bool all = mine >= all_first && mine + PART_KEYS <= all_end;  // every query of the tile sees them
 #pragma unroll
                 for (u32 j = 0; j < BLOCKS; ++j)
 #pragma unroll
                     for (u32 e = 0; e < 4; ++e) {
-                        const u32 at = mine + 8 * j + block.lane % 4 * 2 + e % 2;
+                        const u32 at = mine + 8 * j + block.lane() % 4 * 2 + e % 2;
                         const bool visible = at >= first[e / 2] && at < end[e / 2];
                         if (plain) scores[j][e] = all || visible ? scores[j][e] * s.scale : -infinity();
                         else if (!visible) scores[j][e] = -infinity();
-                        else scores[j][e] = attention_score(args, s, tile, tile.query + row + block.lane / 4 + e / 2 * 8, at, scores[j][e]);
+                        else scores[j][e] = attention_score(args, s, tile, tile.query + row + block.lane() / 4 + e / 2 * 8, at, scores[j][e]);
                     }
                 soften(scores, r);
-                multiply_values(r, scores, v_tile, part * PART_KEYS, tile.columns, block.lane);
+                multiply_values(r, scores, v_tile, part * PART_KEYS, tile.columns, block.lane());
             }
             block.sync();
             if (two) stage ^= 1;
@@ -235,7 +235,7 @@ struct ScalarAttention {
     template <u32 LINES, u32 WIDTH> static DEV_CALL void load(const Tensor& t, i64 base, u32 first, u32 have, u32 column, u32 width, f32* to,
                                                               u32 pitch, const Block& block) {
 #pragma unroll 2
-        for (u32 id = block.thread; id < LINES * WIDTH; id += WORKER_THREADS) {
+        for (u32 id = block.thread(); id < LINES * WIDTH; id += WORKER_THREADS) {
             const u32 line = id / WIDTH, at = id % WIDTH;
             const i64 from = base + static_cast<i64>(first + line) * t.strides[2] + static_cast<i64>(column + at) * t.strides[3];
             to[line * pitch + at] = line < have && at < width ? load_f32(t, from) : 0.0f;
@@ -243,11 +243,11 @@ struct ScalarAttention {
     }
 
     static DEV_CALL void run(const AttentionArgs& args, const AttentionShape& s, const AttentionTile& tile, const Block& block) {
-        f32* q = reinterpret_cast<f32*>(block.scratch);
+        f32* q = reinterpret_cast<f32*>(block.scratch());
         f32* k = q + QUERIES * PIECE_PITCH;
         f32* v = k + KEYS * PIECE_PITCH;
         f32* p = v + KEYS * COLUMN_PITCH;
-        const u32 line = block.thread / LANES, lane = block.thread % LANES, query = tile.query + line;
+        const u32 line = block.thread() / LANES, lane = block.thread() % LANES, query = tile.query + line;
         const u32 first = s.first_key(query), end = line < tile.queries ? s.end_key(query) : 0;
         f32 top = -infinity(), total = 0.0f, sums[COLUMNS / LANES] = {};
 #pragma unroll 1

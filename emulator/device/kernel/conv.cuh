@@ -129,8 +129,8 @@ template <class E, u32 ROWS, u32 DEPTH, bool IS_X> struct WindowLoader {
 template <class Tile> DEV_CALL void conv_tile(const ConvArgs& args, const ConvShape& s, const Tiling::Place& at, const Block& block) {
     using E = typename Tile::Element;
     const u32 rows = min(Tile::ROWS, s.rows - at.row), columns = min(Tile::COLUMNS, s.outputs - at.column);
-    const WindowLoader<E, Tile::ROWS, Tile::STEP, true> left(args.x(), s, at.batch, at.row, rows, block.thread);
-    const WindowLoader<E, Tile::COLUMNS, Tile::STEP, false> right(args.w(), s, at.batch, at.column, columns, block.thread);
+    const WindowLoader<E, Tile::ROWS, Tile::STEP, true> left(args.x(), s, at.batch, at.row, rows, block.thread());
+    const WindowLoader<E, Tile::COLUMNS, Tile::STEP, false> right(args.w(), s, at.batch, at.column, columns, block.thread());
     Tile::multiply(left, right, s.depth, block);
     // Worked out again rather than kept: registers are dear until here.
     const TileExtent extent{at.row, at.batch * s.outputs + at.column, min(Tile::ROWS, s.rows - at.row),

@@ -42,7 +42,7 @@ struct CopyHandler {
         const Tensor& x = args.x();
         const i64 elements = out.elements(), units = (elements + by - 1) / by;
         const u32 count = steps(units);
-        const i64 begin = static_cast<i64>(tile) * count * WORKER_THREADS + block.thread;
+        const i64 begin = static_cast<i64>(tile) * count * WORKER_THREADS + block.thread();
 #pragma unroll 4
         for (u32 s = 0; s < count; ++s) {
             const i64 first = (begin + s * WORKER_THREADS) * by;

@@ -35,7 +35,7 @@ struct Fetcher {
 DEV u32 opcode_of(const Work& w) { return w.word[0] & 0xff; }
 
 // Reads the registers that `t` depends on; false if a dim or an address leaves its bounds.
-DEV bool patch(Tensor& t, const Scalars& m) {
+DEV_CALL bool patch(Tensor& t, const Scalars& m) {
     bool fits = true, empty = false, packed = true;
     i64 last = 0, step = 1;
     for (i32 k = t.rank - 1; k >= 0; --k) {

@@ -95,10 +95,10 @@ struct TileExtent {
 DEV_CALL void store_tile(const Epilogue& e, const TileExtent& extent, u32 parts, u32 height, u32 pitch, const Block& block) {
     const u32 groups = (extent.columns + 3) / 4;
 #pragma unroll 1
-    for (u32 id = block.thread; id < extent.rows * groups; id += WORKER_THREADS) {
+    for (u32 id = block.thread(); id < extent.rows * groups; id += WORKER_THREADS) {
         const u32 row = id / groups, first = id % groups * 4;
         const u32 count = extent.columns - first < 4 ? extent.columns - first : 4;
-        const char* sums = block.scratch + (row * pitch + first) * 4;
+        const char* sums = block.scratch() + (row * pitch + first) * 4;
         const RowOffsets offsets(e, extent.row + row);
         const u32 column = extent.column + first;
         const i64 to = offsets.out + static_cast<i64>(column) * e.out->strides[e.out->rank - 1];

@@ -47,8 +47,8 @@ template <class Tile> DEV_CALL void gemm_tile(const GemmArgs& args, const Produc
     const u32 rows = min(Tile::ROWS, p.m - at.row), columns = min(Tile::COLUMNS, p.n - at.column);
     // With a depth of 0 nothing is loaded, and nothing may be divided by that dim.
     const i64 a_base = p.merged || p.k == 0 ? 0 : row_offset(a, at.batch * p.m), b_base = p.k == 0 ? 0 : row_offset(b, at.batch * p.k);
-    const TileLoader<typename Tile::Element, Tile::ROWS, Tile::STEP> left(a, a_base, p.row_axis, axis, at.row, rows, block.thread);
-    const TileLoader<typename Tile::Element, Tile::COLUMNS, Tile::STEP> right(b, b_base, axis, axis - 1, at.column, columns, block.thread);
+    const TileLoader<typename Tile::Element, Tile::ROWS, Tile::STEP> left(a, a_base, p.row_axis, axis, at.row, rows, block.thread());
+    const TileLoader<typename Tile::Element, Tile::COLUMNS, Tile::STEP> right(b, b_base, axis, axis - 1, at.column, columns, block.thread());
     Tile::multiply(left, right, p.k, block);
     Epilogue e = Epilogue::of(args);
     e.c = args.has_c() ? &args.c() : nullptr;

@@ -13,18 +13,6 @@
 #include "decode.cuh"
 #include "handlers.cuh"
 
-struct Shared {
-    Work ring[RING];
-    u64 full[RING];   // controller -> workers: this work is decoded
-    u64 empty[RING];  // workers -> controller: this work is done
-    u32 expected[COUNTERS];  // what each counter will show once everything so far, in program order, is done
-    Scalars scalars;
-    u32 stop;       // this block has trapped or heard of a trap
-    u32 finished;   // 1 + number of works pushed, once there will be no more
-    u32 verdict[RING];  // what the workers do with each work; see prepare
-};
-constexpr u32 SHARED_BYTES = ((sizeof(Shared) + 1023) / 1024) * 1024 + SCRATCH_BYTES;
-
 // ---- dependencies ----
 
 // Waits, in each `active` lane of a warp, until `counter` reaches `target`; false after a trap or a time-out.
@@ -57,7 +45,7 @@ struct Controller {
     DEV bool wait_for_slot() {
         if (slot_free) return true;
         const u32 phase = pushed / RING % 2 ^ 1;
-        const bool ok = lane != 0 || spin(
+        const bool ok = spin(
             &launch, [&] { return mbarrier_test(&shared.empty[pushed % RING], phase); },
             [&] { raise(&launch, TRAP_TIMEOUT, slot().instruction, WAITED_FOR_WORKERS); });
         slot_free = __all_sync(0xffffffffu, ok) && *reinterpret_cast<volatile u32*>(&shared.stop) == 0;
@@ -113,6 +101,7 @@ struct Controller {
         if (first_tile >= tiles) return;
         if (lane == 0) {
             w.order = steps;
+            w.last = 0;
             w.tiles = tiles;
             w.first_tile = first_tile;
         }
@@ -191,11 +180,13 @@ struct Controller {
             at = next;
         }
         if (blockIdx.x == 0) launch.report->registers[lane] = shared.scalars.registers.s[lane];
-        // One last, empty work tells the workers to go home.
+        // One last, empty work tells the workers to go home. After a trap its slot may still be in use, by workers that
+        // are past the point where they look at `last`.
         __syncwarp();
-        if (lane == 0) *reinterpret_cast<volatile u32*>(&shared.finished) = pushed + 1;
-        __syncwarp();
-        if (lane == 0) mbarrier_arrive(&shared.full[pushed % RING]);
+        if (lane == 0) {
+            slot().last = 1;
+            mbarrier_arrive(&shared.full[pushed % RING]);
+        }
     }
 };
 
@@ -206,51 +197,56 @@ constexpr u32 GO = 0, SKIP = 1, FINISHED = 2;  // what becomes of a work
 // Waits, in one warp, for the controller's next work and for what it depends on.
 DEV u32 prepare(const Launch& launch, Shared& shared, const Work& w, u32 taken, u32 lane) {
     // Unbounded on purpose: the controller's own waits are bounded, and it always sends a last work.
-    if (lane == 0) {
-        while (!mbarrier_test(&shared.full[taken % RING], taken / RING % 2)) {
-        }
+    while (!mbarrier_test(&shared.full[taken % RING], taken / RING % 2)) {
     }
-    __syncwarp();
-    if (*reinterpret_cast<volatile u32*>(&shared.finished) == taken + 1) return FINISHED;
+    if (w.last) return FINISHED;
     volatile u32* stop = &shared.stop;
-    if (*stop == 0 && wait_for(launch, w, lane)) return GO;
+    if (*stop == 0 && wait_for(launch, w, lane)) {
+        if (lane == 0) shared.instruction = w.instruction;
+        return GO;
+    }
     __syncwarp();
     if (lane == 0) *stop = 1;
     return SKIP;
 }
 
-DEV void work(const Launch& launch, Shared& shared, char* scratch) {
-    Block block;
-    block.thread = threadIdx.x - CONTROLLER_WARPS * WARP;
-    block.warp = __shfl_sync(0xffffffffu, block.thread / WARP, 0);
-    block.lane = threadIdx.x % WARP;
-    block.scratch = scratch;
-    block.launch = &launch;
-    block.stop = &shared.stop;
-    volatile u32* stop = &shared.stop;
-    for (u32 taken = 0;; ++taken) {
-        const u32 slot = taken % RING;
-        Work& w = shared.ring[slot];
-        // One lane polls; the other warps sleep in the barrier and leave the shared memory to the controller.
-        if (block.warp == 0) {
-            const u32 verdict = prepare(launch, shared, w, taken, block.lane);
-            if (block.lane == 0) shared.verdict[slot] = verdict;
+// What a worker has to know from one tile to the next, read anew each time: a tile's code takes all registers, and what
+// the compiler kept would go to local memory, which every acquire empties from the cache.
+struct Worker {
+    DEV u32 thread() const { return thread_index_anew() - CONTROLLER_WARPS * WARP; }
+    DEV u32 warp() const { return __shfl_sync(0xffffffffu, thread() / WARP, 0); }
+    DEV u32 lane() const { return thread_index_anew() % WARP; }
+    DEV Shared& shared() const { return *reinterpret_cast<Shared*>(shared_memory_anew()); }
+    DEV volatile u32& taken() const { return shared().taken[thread()]; }
+    DEV volatile u32& tile() const { return shared().tile[thread()]; }
+    DEV u32 slot() const { return taken() % RING; }
+    DEV const Work& present() const { return shared().ring[slot()]; }
+};
+
+DEV void work(const Launch& launch) {
+    const Worker me;
+    const Block block;
+    for (me.taken() = 0;; me.taken() = me.taken() + 1) {
+        // One warp polls; the others sleep in the barrier and leave the shared memory to the controller.
+        if (me.warp() == 0) {
+            const u32 verdict = prepare(launch, me.shared(), me.present(), me.taken(), me.lane());
+            if (me.lane() == 0) me.shared().verdict[me.slot()] = verdict;
         }
         block.sync();
-        const u32 verdict = shared.verdict[slot];
+        const u32 verdict = me.shared().verdict[me.slot()];
         if (verdict == FINISHED) return;
         if (verdict == GO) {
-            block.instruction = w.instruction;
 #pragma unroll 1
-            for (u32 tile = w.first_tile; tile < w.tiles; tile += gridDim.x) {
-                run_tile(w, tile, block);
+            for (me.tile() = me.present().first_tile; me.tile() < me.present().tiles; me.tile() = me.tile() + gridDim.x) {
+                run_tile(me.present(), me.tile(), block);
                 block.sync();
             }
             // The barrier above orders every worker's stores before this one thread's release.
-            if (block.thread == 0 && *stop == 0) add_release(launch.counters + w.signal, 1);
+            const bool stop = *reinterpret_cast<volatile u32*>(&me.shared().stop) != 0;
+            if (me.thread() == 0 && !stop) add_release(launch.counters + me.present().signal, 1);
         }
         __syncwarp();
-        if (block.lane == 0) mbarrier_arrive(&shared.empty[slot]);
+        if (me.lane() == 0) mbarrier_arrive(&me.shared().empty[me.slot()]);
     }
 }
 
@@ -266,8 +262,8 @@ DEV void start(const Launch& launch, Shared& shared) {
         m.loop_depth = m.call_depth = 0;
         m.rank = launch.rank;
         m.world = launch.world;
+        shared.launch = &launch;
         shared.stop = 0;
-        shared.finished = 0;
         for (u32 i = 0; i < RING; ++i) {
             mbarrier_init(&shared.full[i], 1);
             mbarrier_init(&shared.empty[i], WORKER_WARPS);
@@ -286,19 +282,14 @@ DEV void leave(const Launch& launch) {
 }
 
 extern "C" __global__ void __launch_bounds__(BLOCK_THREADS, 1) dla_machine(const __grid_constant__ Launch launch) {
-    extern __shared__ __align__(1024) char shared_memory[];
-    Shared& shared = *reinterpret_cast<Shared*>(shared_memory);
-    char* scratch = shared_memory + SHARED_BYTES - SCRATCH_BYTES;
-#ifdef DLA_CHECKED
-    if (threadIdx.x == 0) checked_launch = &launch;
-#endif
+    Shared& shared = shared_state();
     start(launch, shared);
     __syncthreads();
     const u32 warp = __shfl_sync(0xffffffffu, threadIdx.x / WARP, 0);
     if (warp < CONTROLLER_WARPS) {
         if (warp == 0) Controller{launch, shared, threadIdx.x % WARP, 0, false, 0}.run();
     } else {
-        work(launch, shared, scratch);
+        work(launch);
     }
     leave(launch);
 }

@@ -13,7 +13,7 @@ constexpr u32 CHUNK_BYTES = 16;
 DEV bool range_in_bounds(const Tensor& t, const char* p, u32 bytes) {
 #ifdef DLA_CHECKED
     if (bytes != 0 && (p < t.low || p + bytes > t.high)) {
-        raise(checked_launch, TRAP_BOUNDS, 0xffffffffu);
+        raise(shared_state().launch, TRAP_BOUNDS, shared_state().instruction);
         return false;
     }
 #endif
@@ -167,12 +167,12 @@ DEV void pipeline(const A& a, const B& b, u32 depth, const Block& block, Compute
         }
         const u32 ahead = step + STAGES - 1;
         if (ahead < steps) {
-            char* stage = block.scratch + ahead % STAGES * STAGE_BYTES;
+            char* stage = block.scratch() + ahead % STAGES * STAGE_BYTES;
             a.load(stage, ahead * DEPTH);
             b.load(stage + A_BYTES, ahead * DEPTH);
         }
         copy_async_commit();  // always, so that the number of groups in flight is known
-        if (step >= 0) compute(block.scratch + step % STAGES * STAGE_BYTES, depth - step * DEPTH);
+        if (step >= 0) compute(block.scratch() + step % STAGES * STAGE_BYTES, depth - step * DEPTH);
     }
     copy_async_wait<0>();
     block.sync();
@@ -204,8 +204,8 @@ template <class T, u32 ROWS_, u32 COLUMNS_, u32 DEPTH, u32 WARP_ROWS, u32 WARP_C
     static_assert(PARTS * ROWS * PITCH * 4 <= SCRATCH_BYTES, "the sums fit");
 
     template <class A, class B> static DEV void multiply(const A& a, const B& b, u32 depth, const Block& block) {
-        const u32 part = block.warp % PARTS;
-        const u32 row = block.warp / PARTS % WARP_ROWS * (HIGH * 16), column = block.warp / PARTS / WARP_ROWS * (WIDE * 16);
+        const u32 part = block.warp() % PARTS;
+        const u32 row = block.warp() / PARTS % WARP_ROWS * (HIGH * 16), column = block.warp() / PARTS / WARP_ROWS * (WIDE * 16);
         f32 sums[HIGH][2 * WIDE][4];
 #pragma unroll
         for (u32 i = 0; i < HIGH; ++i)
@@ -221,16 +221,16 @@ template <class T, u32 ROWS_, u32 COLUMNS_, u32 DEPTH, u32 WARP_ROWS, u32 WARP_C
                 if (d >= left) break;
                 u32 af[HIGH][4], bf[WIDE][4];
 #pragma unroll
-                for (u32 i = 0; i < HIGH; ++i) load_fragment<ROWS, DEPTH>(af[i], a_tile, a.deep, true, row + 16 * i, d, block.lane);
+                for (u32 i = 0; i < HIGH; ++i) load_fragment<ROWS, DEPTH>(af[i], a_tile, a.deep, true, row + 16 * i, d, block.lane());
 #pragma unroll
-                for (u32 j = 0; j < WIDE; ++j) load_fragment<COLUMNS, DEPTH>(bf[j], b_tile, b.deep, false, column + 16 * j, d, block.lane);
+                for (u32 j = 0; j < WIDE; ++j) load_fragment<COLUMNS, DEPTH>(bf[j], b_tile, b.deep, false, column + 16 * j, d, block.lane());
 #pragma unroll
                 for (u32 i = 0; i < HIGH; ++i)
 #pragma unroll
                     for (u32 j = 0; j < 2 * WIDE; ++j) T::multiply(sums[i][j], af[i], bf[j / 2][j % 2 * 2], bf[j / 2][j % 2 * 2 + 1]);
             }
         });
-        f32* corner = reinterpret_cast<f32*>(block.scratch) + (part * ROWS + row + block.lane / 4) * PITCH + column + block.lane % 4 * 2;
+        f32* corner = reinterpret_cast<f32*>(block.scratch()) + (part * ROWS + row + block.lane() / 4) * PITCH + column + block.lane() % 4 * 2;
 #pragma unroll
         for (u32 i = 0; i < HIGH; ++i)
 #pragma unroll
@@ -272,7 +272,7 @@ template <class Sum, class E, u32 ROWS_, u32 COLUMNS_, u32 DEPTH, u32 STAGES> st
     }
 
     template <class A, class B> static DEV void multiply(const A& a, const B& b, u32 depth, const Block& block) {
-        const u32 part = block.thread / THREADS, row = block.thread % THREADS / ACROSS * 4, column = block.thread % ACROSS * 4;
+        const u32 part = block.thread() / THREADS, row = block.thread() % THREADS / ACROSS * 4, column = block.thread() % ACROSS * 4;
         Sum sums[8][4];
 #pragma unroll
         for (u32 i = 0; i < 8; ++i)
@@ -297,7 +297,7 @@ template <class Sum, class E, u32 ROWS_, u32 COLUMNS_, u32 DEPTH, u32 STAGES> st
                 }
             }
         });
-        Sum* corner = reinterpret_cast<Sum*>(block.scratch) + (part * ROWS + row) * PITCH + column;
+        Sum* corner = reinterpret_cast<Sum*>(block.scratch()) + (part * ROWS + row) * PITCH + column;
 #pragma unroll
         for (u32 i = 0; i < 8; ++i)
 #pragma unroll

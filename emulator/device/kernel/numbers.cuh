@@ -4,10 +4,9 @@
 
 #ifdef DLA_CHECKED
 // The checked build looks at every address before it is used.
-__device__ const Launch* checked_launch;
 DEV bool in_bounds(const Tensor& t, const char* p) {
     if (p >= t.low && p + t.item_bytes <= t.high) return true;
-    raise(checked_launch, TRAP_BOUNDS, 0xffffffffu);
+    raise(shared_state().launch, TRAP_BOUNDS, shared_state().instruction);
     return false;
 }
 #else
@@ -125,7 +124,7 @@ DEV u32 elementwise_tiles(i64 elements) { return static_cast<u32>((elements + TI
 
 // Calls `f(linear index)` for every element of `tile`, neighbouring threads on neighbouring elements.
 template <class F> DEV void for_each_element(const Block& block, u32 tile, i64 elements, F f) {
-    const i64 begin = static_cast<i64>(tile) * TILE_ELEMENTS + block.thread;
+    const i64 begin = static_cast<i64>(tile) * TILE_ELEMENTS + block.thread();
 #pragma unroll 1
     for (u32 k = 0; k < ELEMENTS_PER_THREAD; ++k) {
         const i64 i = begin + k * WORKER_THREADS;

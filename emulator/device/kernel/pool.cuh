@@ -61,21 +61,21 @@ template <class V> DEV void pool_all(const PoolArgs& args, u32 tile, const Block
     const Tensor& x = args.x();
     const bool max = args.sub() == POOL_GLOBAL_MAX;
     const u32 axis = x.rank - 1, channels = x.dims[axis], groups = (channels + WARP - 1) / WARP;
-    const u32 sample = tile / groups, channel = tile % groups * WARP + block.lane;
+    const u32 sample = tile / groups, channel = tile % groups * WARP + block.lane();
     const u32 width = x.dims[axis - 1], positions = x.rank == 3 ? width : x.dims[1] * width;
     Pooled<V> pooled(max, x.dtype);
     if (channel < channels) {
         const i64 base = sample * x.strides[0] + channel * x.strides[axis];
-        for (u32 p = block.warp; p < positions; p += WORKER_WARPS) {
+        for (u32 p = block.warp(); p < positions; p += WORKER_WARPS) {
             const i64 at = x.rank == 3 ? p * x.strides[1] : p / width * x.strides[1] + p % width * x.strides[2];
             pooled.add_element(max, load_as<V>(x, base + at));
         }
     }
-    V* shares = reinterpret_cast<V*>(block.scratch);  // [WORKER_WARPS][WARP]
-    shares[block.thread] = pooled.value;
+    V* shares = reinterpret_cast<V*>(block.scratch());  // [WORKER_WARPS][WARP]
+    shares[block.thread()] = pooled.value;
     block.sync();
-    if (block.warp != 0 || channel >= channels) return;
-    for (u32 w = 1; w < WORKER_WARPS; ++w) pooled.add_element(max, shares[w * WARP + block.lane]);
+    if (block.warp() != 0 || channel >= channels) return;
+    for (u32 w = 1; w < WORKER_WARPS; ++w) pooled.add_element(max, shares[w * WARP + block.lane()]);
     store_as(out, sample * out.strides[0] + channel * out.strides[axis], max ? pooled.value : mean_of(pooled.value, positions));
 }
 

@@ -26,7 +26,7 @@ struct ProbeHandler {
         const f64 endless = infinity();
         ProbeStatistics mine{0, 0, endless, -endless, 0.0};
 #pragma unroll 1
-        for (i64 i = block.thread; i < count; i += WORKER_THREADS) {
+        for (i64 i = block.thread(); i < count; i += WORKER_THREADS) {
             const i64 at = x.offset_of(i);
             const f64 v = floats ? static_cast<f64>(load_f32(x, at)) : static_cast<f64>(load_i64(x, at));
             mine.nans += isnan(v);
@@ -35,10 +35,10 @@ struct ProbeHandler {
         }
         const Teams everyone(block, WORKER_THREADS, true);
         const ProbeStatistics all = everyone.combine(block, mine, ProbeStatistics::of);
-        if (block.thread != 0) return;
+        if (block.thread() != 0) return;
         const u64 finite = static_cast<u64>(count) - all.nans - all.infinities;
         const f64 none = __longlong_as_double(0x7ff8000000000000ll);
-        ProbeRecord& record = block.launch->probes[args.tag()];
+        ProbeRecord& record = block.launch()->probes[args.tag()];
         record.count = static_cast<u64>(count);
         record.nans = all.nans;
         record.infinities = all.infinities;

@@ -4,6 +4,20 @@
 
 DEV u32 shared_address(const void* p) { return static_cast<u32>(__cvta_generic_to_shared(p)); }
 
+// The thread's index in its block, read anew: no register holds it from one use to the next.
+DEV u32 thread_index_anew() {
+    u32 t;
+    asm volatile("mov.u32 %0, %%tid.x;" : "=r"(t));
+    return t;
+}
+// The start of the block's dynamic shared memory, as a generic address, worked out anew.
+extern __shared__ __align__(1024) char shared_memory[];
+DEV char* shared_memory_anew() {
+    u64 p;
+    asm volatile("{\n.reg .u64 s;\nmov.u64 s, shared_memory;\ncvta.shared.u64 %0, s;\n}" : "=l"(p));
+    return reinterpret_cast<char*>(p);
+}
+
 // ---- clock ----
 DEV u64 nanoseconds() {
     u64 t;

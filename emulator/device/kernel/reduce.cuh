@@ -106,7 +106,7 @@ struct ReduceHandler {
         const u32 sub = args.sub();
         const Walk folded(x, args.axes());
         if (folded.count == 0 && needs_elements(sub)) {
-            if (block.thread == 0) trap(block, TRAP_EXTENT, sub);
+            if (block.thread() == 0) trap(block, TRAP_EXTENT, sub);
             return;
         }
         const Walk kept(x, ~args.axes());

@@ -54,8 +54,8 @@ struct Teams {
     }
     DEV Teams(const Block& block, u32 threads, bool neighbours) : parts(threads) {
         const u32 rows = WORKER_THREADS / parts;
-        row = neighbours ? block.thread / parts : block.thread % rows;
-        part = neighbours ? block.thread % parts : block.thread / rows;
+        row = neighbours ? block.thread() / parts : block.thread() % rows;
+        part = neighbours ? block.thread() % parts : block.thread() / rows;
     }
     DEV u32 rows() const { return WORKER_THREADS / parts; }
     DEV u32 slot() const { return row * parts + part; }
@@ -63,7 +63,7 @@ struct Teams {
     // Folds the values of each team's threads, in the same order every time; every thread of the team gets the result.
     template <class T, class Fold> DEV T combine(const Block& block, T value, Fold fold) const {
         if (parts == 1) return value;
-        T* shared = reinterpret_cast<T*>(block.scratch);
+        T* shared = reinterpret_cast<T*>(block.scratch());
         shared[slot()] = value;
         block.sync();
 #pragma unroll 1

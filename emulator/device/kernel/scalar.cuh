@@ -4,28 +4,6 @@
 #include "numbers.cuh"
 #include "views.cuh"
 
-struct Registers {
-    i64 s[32];
-    f64 f[16];
-    u32 p[8];
-};
-
-struct LoopFrame {
-    u32 begin;  // index of the LOOP
-    u32 counter;  // index of its register
-    i64 count;
-};
-
-struct Scalars {
-    Registers registers;
-    LoopFrame loops[LOOP_STACK];
-    u32 calls[CALL_STACK];
-    u32 loop_depth;
-    u32 call_depth;
-    u32 rank;
-    u32 world;
-};
-
 // Reads any register by its code in a word: an i64, or the bits of an f64.
 DEV i64 read_register(const Scalars& m, u32 code) {
     if (code == REG_RANK) return m.rank;

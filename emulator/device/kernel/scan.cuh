@@ -45,7 +45,7 @@ struct ScanHandler {
         const auto place = [&](i64 i) { return args.reverse() ? length - 1 - i : i; };
         T carry = identity<T>(sub, x.dtype);
         if (teams.parts > 1) {  // all of a line is read before any of it is written: out may be x
-            T* shared = reinterpret_cast<T*>(block.scratch);
+            T* shared = reinterpret_cast<T*>(block.scratch());
             T total = carry;
 #pragma unroll 1
             for (i64 i = begin; i < end; ++i)

@@ -43,22 +43,62 @@ struct __align__(16) Work {
     u64 order;        // instructions executed so far, this one included
     u32 tiles;
     u32 first_tile;   // of this block; the next ones follow at a distance of gridDim.x
+    u32 last;         // there is no work in here: it is the end of the program
     u32 waits;        // number of counters to wait for
     u32 wait_counter[MAX_WAITS];
     u32 wait_target[MAX_WAITS];
     u32 signal;       // counter that counts the blocks that are done
 };
 
-// What a tile's code sees of its block: 256 threads that may synchronise, and shared memory of its own.
-struct Block {
-    u32 thread;  // 0 .. WORKER_THREADS - 1
-    u32 warp;    // 0 .. WORKER_WARPS - 1, uniform in a warp
-    u32 lane;
-    char* scratch;  // SCRATCH_BYTES, 1024-byte aligned, undefined at the start of a tile
-    const Launch* launch;
-    u32 instruction;
-    u32* stop;   // shared: set once this block has trapped
+// Registers of the scalar unit.
+struct Registers {
+    i64 s[32];
+    f64 f[16];
+    u32 p[8];
+};
 
+struct LoopFrame {
+    u32 begin;    // index of the LOOP
+    u32 counter;  // code of its register
+    i64 count;
+};
+
+struct Scalars {
+    Registers registers;
+    LoopFrame loops[LOOP_STACK];
+    u32 calls[CALL_STACK];
+    u32 loop_depth;
+    u32 call_depth;
+    u32 rank;
+    u32 world;
+};
+
+// What a block keeps in shared memory, in front of the scratch of its tiles.
+struct Shared {
+    Work ring[RING];
+    u64 full[RING];   // controller -> workers: this work is decoded
+    u64 empty[RING];  // workers -> controller: this work is done
+    u32 verdict[RING];       // what the workers do with each work; see prepare
+    u32 expected[COUNTERS];  // what each counter will show once everything so far, in program order, is done
+    Scalars scalars;
+    const Launch* launch;
+    u32 instruction;  // that the workers are at
+    u32 stop;         // this block has trapped or heard of a trap
+    u32 taken[WORKER_THREADS];  // works done, and the tile of the present one. Each thread has its own copy here
+    u32 tile[WORKER_THREADS];   // because a tile's code takes all registers, and local memory is slow after an acquire.
+};
+constexpr u32 SHARED_BYTES = ((sizeof(Shared) + 1023) / 1024) * 1024 + SCRATCH_BYTES;
+DEV Shared& shared_state() { return *reinterpret_cast<Shared*>(shared_memory); }
+
+// What a tile's code sees of its block: 256 threads that may synchronise, and shared memory of its own.
+// It holds nothing, so that passing it on costs nothing.
+struct Block {
+    DEV u32 thread() const { return threadIdx.x - CONTROLLER_WARPS * WARP; }  // 0 .. WORKER_THREADS - 1
+    DEV u32 warp() const { return __shfl_sync(0xffffffffu, thread() / WARP, 0); }  // uniform in a warp
+    DEV u32 lane() const { return threadIdx.x % WARP; }
+    // SCRATCH_BYTES, 1024-byte aligned, undefined at the start of a tile.
+    DEV char* scratch() const { return shared_memory + SHARED_BYTES - SCRATCH_BYTES; }
+    DEV const Launch* launch() const { return shared_state().launch; }
     DEV void sync() const { named_barrier(WORKER_BARRIER, WORKER_THREADS); }
 };
 
@@ -80,8 +120,9 @@ DEV_CALL void raise(const Launch* launch, u32 category, u32 instruction, u32 a =
 
 // Called by a tile's code: traps, and lets the tile finish with any value that is safe to compute with.
 DEV void trap(const Block& block, u32 category, u32 detail = 0) {
-    *reinterpret_cast<volatile u32*>(block.stop) = 1;
-    raise(block.launch, category, block.instruction, detail);
+    Shared& shared = shared_state();
+    *reinterpret_cast<volatile u32*>(&shared.stop) = 1;
+    raise(block.launch(), category, shared.instruction, detail);
 }
 
 // A wait that ends: polls until `done()` or, after the launch's time-out or a trap elsewhere, gives up with false.

@@ -45,7 +45,7 @@ struct TopkHandler {
 #pragma unroll 1
             for (u32 distance = run / 2; distance > 0; distance /= 2) {
 #pragma unroll 1
-                for (u32 i = block.thread; i < size / 2; i += WORKER_THREADS) {
+                for (u32 i = block.thread(); i < size / 2; i += WORKER_THREADS) {
                     const u32 low = 2 * i - (i & (distance - 1)), high = low + distance;
                     const Candidate a = c[low], b = c[high];
                     if (((low & run) == 0) == b.before(a)) {
@@ -63,7 +63,7 @@ struct TopkHandler {
         const Tensor& out = args.out();
         const u32 last = x.rank - 1, length = static_cast<u32>(x.dims[last]), wanted = static_cast<u32>(out.dims[last]);
         if (wanted > length) {
-            if (block.thread == 0) trap(block, TRAP_EXTENT, wanted);
+            if (block.thread() == 0) trap(block, TRAP_EXTENT, wanted);
             return;
         }
         const u32 rows = leading_axes(x, 1);
@@ -75,18 +75,18 @@ struct TopkHandler {
             if (args.has_indices()) store_i64(args.indices(), index_to + k * args.indices().strides[last], index);
         };
         if (length <= SORTED && wanted > FEW) {
-            Candidate* candidates = reinterpret_cast<Candidate*>(block.scratch);
+            Candidate* candidates = reinterpret_cast<Candidate*>(block.scratch());
             u32 size = 1;
             while (size < length) size *= 2;
 #pragma unroll 1
-            for (u32 i = block.thread; i < size; i += WORKER_THREADS) {
+            for (u32 i = block.thread(); i < size; i += WORKER_THREADS) {
                 candidates[i] = {~0ull, LAST};
                 if (i < length) candidates[i] = {key_of(x, from + i * x.strides[last], smallest), i};
             }
             block.sync();
             sort(candidates, size, block);
 #pragma unroll 1
-            for (u32 k = block.thread; k < wanted; k += WORKER_THREADS) write(k, candidates[k].index);
+            for (u32 k = block.thread(); k < wanted; k += WORKER_THREADS) write(k, candidates[k].index);
             return;
         }
         const Teams everyone(block, WORKER_THREADS, true);
@@ -95,13 +95,13 @@ struct TopkHandler {
         for (u32 k = 0; k < wanted; ++k) {
             Candidate best{~0ull, LAST};
 #pragma unroll 1
-            for (u32 i = block.thread; i < length; i += WORKER_THREADS) {
+            for (u32 i = block.thread(); i < length; i += WORKER_THREADS) {
                 const Candidate candidate{key_of(x, from + i * x.strides[last], smallest), i};
                 if ((k == 0 || found.before(candidate)) && candidate.before(best)) best = candidate;
             }
             const auto first = [](const Candidate& a, const Candidate& b) { return a.before(b) ? a : b; };
             found = everyone.combine(block, best, first);
-            if (block.thread == 0) write(k, found.index);
+            if (block.thread() == 0) write(k, found.index);
         }
     }
 };

@@ -129,9 +129,9 @@ DEV void map_vectors(const Block& block, u32 tile, const Tensor& out, const Vect
     constexpr i64 STRIDE = static_cast<i64>(WORKER_THREADS) * VECTOR;
     const i64 total = out.elements();
     const u32 steps = vector_steps(total);
-    const i64 begin = tile * steps * STRIDE + block.thread * VECTOR;
+    const i64 begin = tile * steps * STRIDE + block.thread() * VECTOR;
     const auto slot = [&](u32 step, u32 source, u32 half) {
-        return block.scratch + (((step * SOURCES + source) * 2 + half) * WORKER_THREADS + block.thread) * VECTOR_BYTES;
+        return block.scratch() + (((step * SOURCES + source) * 2 + half) * WORKER_THREADS + block.thread()) * VECTOR_BYTES;
     };
 #pragma unroll 1
     for (u32 s = 0; s < steps; ++s)

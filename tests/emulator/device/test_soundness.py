@@ -28,7 +28,7 @@ def accepted_program(seed: int) -> Program | None:
 
 
 def outcome(machine: DeviceMachine, program: Program, dim: int) -> str:
-    """ "ran", or the category of the trap."""
+    """What a run comes to: the category of its trap, or "ran"."""
     inputs = {
         t.name: np.zeros(t.descriptor.bounds, t.descriptor.dtype.numpy) for t in program.in_segment(Segment.INPUT)
     }
