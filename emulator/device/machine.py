@@ -22,6 +22,8 @@ from dla.isa.errors import TimeoutTrap, Trap
 from dla.isa.program import Program, Tensor
 
 _CATEGORIES = {code: name for name, code in TRAP_CODES.items()}
+_ERROR_NOT_READY = 600
+"""cudaErrorNotReady (CUDA Runtime API), which CuPy does not name."""
 DEFAULT_TIMEOUT = 10.0
 """Seconds that one wait inside the kernel may take before the run is ended."""
 
@@ -146,11 +148,11 @@ class DeviceSession:
 
     def _wait(self, end: Any) -> None:
         """Wait for the launch; an interrupt from the keyboard stops the kernel first."""
-        query, not_ready = self._cupy.cuda.runtime.eventQuery, self._cupy.cuda.runtime.errorNotReady
+        query = self._cupy.cuda.runtime.eventQuery
         patience = time.perf_counter() + 0.002
         try:
             # `synchronize` would not let an interrupt through. A fault of the device ends the loop as well.
-            while query(end.ptr) == not_ready:
+            while query(end.ptr) == _ERROR_NOT_READY:
                 if time.perf_counter() > patience:
                     time.sleep(0.0005)
         except KeyboardInterrupt:

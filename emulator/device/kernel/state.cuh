@@ -94,7 +94,7 @@ DEV Shared& shared_state() { return *reinterpret_cast<Shared*>(shared_memory); }
 // It holds nothing, so that passing it on costs nothing.
 struct Block {
     DEV u32 thread() const { return threadIdx.x - CONTROLLER_WARPS * WARP; }  // 0 .. WORKER_THREADS - 1
-    DEV u32 warp() const { return __shfl_sync(0xffffffffu, thread() / WARP, 0); }  // uniform in a warp
+    DEV u32 warp() const { return thread() / WARP; }  // no shuffle: a tile's code may be divergent where it asks
     DEV u32 lane() const { return threadIdx.x % WARP; }
     // SCRATCH_BYTES, 1024-byte aligned, undefined at the start of a tile.
     DEV char* scratch() const { return shared_memory + SHARED_BYTES - SCRATCH_BYTES; }
