@@ -76,6 +76,7 @@ DEV void resolve_scalars(Work& w, const Scalars& m, const OpcodeInfo& info, u32 
 
 // Fills `w` for the instruction at `at`; false if an operand's extent is wrong.
 DEV bool decode(const Launch& launch, const Scalars& m, const Fetcher& fetcher, Work& w, u32 at, u32 lane) {
+    __syncwarp();  // a control instruction before this one was decoded in the same place, and is done with it
     fetcher.put(w.word, at, lane);
     if (lane == 0) w.instruction = at;
     __syncwarp();
