@@ -12,6 +12,7 @@ from pathlib import Path
 from lark import Token
 
 from dla.assembler.syntax import SyntaxProblem
+from dla.isa.container.layout import MAGIC
 from dla.isa.errors import AssemblyError, Diagnostic
 from dla.isa.names import MAX_TEXT_BYTES, is_text
 
@@ -221,7 +222,7 @@ def decode_text(data: bytes | memoryview, name: str) -> str:
     except UnicodeDecodeError as error:
         line = bytes(data[: error.start]).count(b"\n") + 1
         message = f"byte {error.start} is not UTF-8 text: the file is not assembly text"
-        hint = "a .dlab file is bytecode: print it with `dla dis`" if bytes(data[:4]).startswith(b"DLA") else None
+        hint = "a .dlab file is bytecode: print it with `dla dis`" if bytes(data[: len(MAGIC)]).startswith(MAGIC) else None
         raise AssemblyError([Diagnostic(name, line, 1, message, hint=hint)]) from None
 
 

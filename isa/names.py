@@ -32,9 +32,13 @@ def is_text(text: object) -> bool:
 
 
 def shown(text: object) -> str:
-    """`text` for a message: control and other unprintable characters escaped, cut at 80 characters."""
+    """`text` for a message: control and other unprintable characters escaped, the middle of more than 80 left out.
+
+    Both ends stay: a path's file is at its end.
+    """
     raw = str(text)
-    cut = raw[:_SHOWN_CHARACTERS] + ("..." if len(raw) > _SHOWN_CHARACTERS else "")
+    half = _SHOWN_CHARACTERS // 2
+    cut = raw if len(raw) <= _SHOWN_CHARACTERS else f"{raw[:half]}...{raw[-half:]}"
     return "".join(c if c.isprintable() else c.encode("unicode_escape", "replace").decode() for c in cut)
 
 

@@ -212,6 +212,10 @@ class Row:
         """`attributes` completed by the defaults of those absent."""
         return {name: attributes.get(name, a.default) for name, a in self.all_attributes.items()}
 
+    def missing(self, attributes: Mapping[str, Any]) -> list[str]:
+        """Names of the attributes that must be written and are not in `attributes`."""
+        return [name for name, a in self.all_attributes.items() if a.required and attributes.get(name) is None]
+
 
 def _check_row(row: Row) -> None:
     """Refuse a row that contradicts itself: the build fails, not the user."""

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from dla.isa import shapes
+from dla.isa.attributes import Reg, Target
 from dla.isa.descriptor import Descriptor
 from dla.isa.dtypes import DType
 from dla.isa.program import Instruction
@@ -17,7 +18,7 @@ from dla.isa.table import Operand, Row, Site
 
 @dataclass(frozen=True)
 class Complaint:
-    """One broken rule: `rule` is "operands", "types", "shapes", "static" or a constraint's name ("C2")."""
+    """One broken rule: "operands", "attributes", "types", "shapes", "static" or a constraint's name ("C2")."""
 
     rule: str
     message: str
@@ -33,6 +34,12 @@ def _complaints(instruction: Instruction) -> Iterator[Complaint]:
     row = instruction.row
     attributes = row.with_defaults(instruction.attributes)
     present = list(_presence(row, instruction, attributes.get("steps", ())))
+    # Registers have constraints of their own, and the assembler asks before it knows the targets.
+    present += [
+        Complaint("attributes", f"attribute {name} is missing", name)
+        for name in row.missing(attributes)
+        if not isinstance(row.all_attributes[name], Reg | Target)
+    ]
     if present:
         yield from present
         return

@@ -59,14 +59,15 @@ def _problems(
 ) -> Iterator[tuple[str, str]]:
     """Rules that `view` breaks for certain, if its bytes must lie in first..end (exclusive).
 
-    `registers` is None where the instruction is never reached.
+    A view without elements has no bytes: it may begin anywhere. `registers` is None where the instruction is never
+    reached.
     """
     itemsize = view.dtype.itemsize
     where = f"bytes {first} to {end} of segment {view.segment.text}"
     if view.offset % itemsize or view.offset_scale % itemsize:
         yield "V-ALIGN", f"is not at a multiple of its element size, {itemsize} bytes"
     if view.offset_register is None:
-        if view.offset + view.span > end:
+        if view.span and view.offset + view.span > end:
             yield "V-EXTENT", f"ends at byte {view.offset + view.span}, outside of {where}"
     elif registers is not None:
         low, high = address(view, registers)

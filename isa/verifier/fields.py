@@ -67,7 +67,7 @@ def _field_problem(instruction: Instruction, sound: set[int]) -> str | None:
 
 def _attribute_problem(instruction: Instruction) -> str | None:
     attributes: Mapping[str, Any] = instruction.attributes
-    missing = [n for n, a in instruction.row.all_attributes.items() if a.required and attributes.get(n) is None]
+    missing = instruction.row.missing(attributes)
     if missing:
         return f"attribute {missing[0]} is missing"
     try:

@@ -219,6 +219,13 @@ def test_several_wrong_operands_are_all_named() -> None:
     assert [(c.rule, c.operand) for c in found] == [("shapes", "a"), ("types", "b"), ("shapes", "b")]
 
 
+def test_a_missing_attribute_is_a_complaint() -> None:
+    """An instruction built by hand without what has no default is refused, not asked further."""
+    assert complaints("SOFTMAX.soft", {"out": (2, 3), "x": (2, 3)}, {}) == [
+        Complaint("attributes", "attribute axis is missing", "axis")
+    ]
+
+
 def test_a_type_complaint_names_what_would_fit() -> None:
     """The message lists the types that the operand may have."""
     (found,) = complaints("TOPK", {"out": (2, 3), "x": (2, 5), "indices": (2, 3)}, {})

@@ -201,6 +201,8 @@ ACCEPTED = {
     "a transposed output": program(at("COPY", view(Segment.OUTPUT, 4, 4, strides=(1, 4)), X)),
     "an empty output that repeats": program(at("COPY", view(Segment.OUTPUT, 0, 4, strides=(0, 1)),
                                                view(Segment.INPUT, 0, 4))),
+    "an empty view beyond the segment": program(at("COPY", view(Segment.OUTPUT, 0, 4, offset=2000),
+                                                   view(Segment.INPUT, 0, 4, offset=2000))),
     "a buffer filled row by row": program(*FILLED_BY_ROWS),
     "a buffer filled in two halves": program(
         at("COPY", view(Segment.SCRATCH, 2, 4), view(Segment.INPUT, 2, 4)),
