@@ -192,22 +192,16 @@ struct Controller {
 
 // ---- the workers ----
 
-constexpr u32 GO = 0, SKIP = 1, FINISHED = 2;  // what becomes of a work
-
-// Waits, in one warp, for the controller's next work and for what it depends on.
-DEV u32 prepare(const Launch& launch, Shared& shared, const Work& w, u32 taken, u32 lane) {
-    // Unbounded on purpose: the controller's own waits are bounded, and it always sends a last work.
-    while (!mbarrier_test(&shared.full[taken % RING], taken / RING % 2)) {
-    }
-    if (w.last) return FINISHED;
+// Waits, in one warp, for what `w` depends on; whether the workers are to execute it.
+DEV bool prepare(const Launch& launch, Shared& shared, const Work& w, u32 lane) {
     volatile u32* stop = &shared.stop;
-    if (*stop == 0 && wait_for(launch, w, lane)) {
-        if (lane == 0) shared.instruction = w.instruction;
-        return GO;
-    }
+    const bool go = *stop == 0 && wait_for(launch, w, lane);
     __syncwarp();
-    if (lane == 0) *stop = 1;
-    return SKIP;
+    if (lane == 0) {
+        shared.instruction = w.instruction;
+        if (!go) *stop = 1;
+    }
+    return go;
 }
 
 // What a worker has to know from one tile to the next, read anew each time: a tile's code takes all registers, and what
@@ -227,15 +221,16 @@ DEV void work(const Launch& launch) {
     const Worker me;
     const Block block;
     for (me.taken() = 0;; me.taken() = me.taken() + 1) {
-        // One warp polls; the others sleep in the barrier and leave the shared memory to the controller.
+        // Unbounded on purpose: the controller's own waits are bounded, and it always sends a last work.
+        while (!mbarrier_test(&me.shared().full[me.slot()], me.taken() / RING % 2)) {
+        }
+        if (me.present().last) return;
         if (me.warp() == 0) {
-            const u32 verdict = prepare(launch, me.shared(), me.present(), me.taken(), me.lane());
-            if (me.lane() == 0) me.shared().verdict[me.slot()] = verdict;
+            const bool go = prepare(launch, me.shared(), me.present(), me.lane());
+            if (me.lane() == 0) me.shared().go[me.slot()] = go;
         }
         block.sync();
-        const u32 verdict = me.shared().verdict[me.slot()];
-        if (verdict == FINISHED) return;
-        if (verdict == GO) {
+        if (me.shared().go[me.slot()]) {  // and not `stop`, which a quick warp may set while a slow one still has to read it
 #pragma unroll 1
             for (me.tile() = me.present().first_tile; me.tile() < me.present().tiles; me.tile() = me.tile() + gridDim.x) {
                 run_tile(me.present(), me.tile(), block);

@@ -78,7 +78,7 @@ struct Shared {
     Work ring[RING];
     u64 full[RING];   // controller -> workers: this work is decoded
     u64 empty[RING];  // workers -> controller: this work is done
-    u32 verdict[RING];       // what the workers do with each work; see prepare
+    u32 go[RING];            // whether the workers execute each work: everything that it depends on is done
     u32 expected[COUNTERS];  // what each counter will show once everything so far, in program order, is done
     Scalars scalars;
     const Launch* launch;
