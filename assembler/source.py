@@ -222,7 +222,7 @@ def decode_text(data: bytes | memoryview, name: str) -> str:
     except UnicodeDecodeError as error:
         line = bytes(data[: error.start]).count(b"\n") + 1
         message = f"byte {error.start} is not UTF-8 text: the file is not assembly text"
-        hint = "a .dlab file is bytecode: print it with `dla dis`" if bytes(data[: len(MAGIC)]).startswith(MAGIC) else None
+        hint = "a .dlab file is bytecode: print it with `dla dis`" if bytes(data[: len(MAGIC)]) == MAGIC else None
         raise AssemblyError([Diagnostic(name, line, 1, message, hint=hint)]) from None
 
 

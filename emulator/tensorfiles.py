@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import dataclasses
 import io
-import math
 import sys
 import zipfile
 import zlib
@@ -20,30 +19,19 @@ from pathlib import Path
 from typing import IO, BinaryIO
 
 import numpy as np
-import safetensors
 import safetensors.numpy
 from numpy.lib import format as npy_format
 
 from dla.isa.atomic import replacing
 from dla.isa.dtypes import Array, DType
-from dla.isa.errors import InputError
+from dla.isa.errors import ContainerError, InputError
 from dla.isa.names import shown
+from dla.isa.npy import read_header
 from dla.isa.program import Tensor
+from dla.isa.weights import Weights, open_weights
 
 FORMATS = (".npy", ".npz", ".safetensors")
 _WIDEST = 16  # bytes per element of the widest NumPy number (complex128): what a caller may mistakenly pass
-_SAFETENSORS_BYTES = {
-    "F64": 8,
-    "I64": 8,
-    "U64": 8,
-    "F32": 4,
-    "I32": 4,
-    "U32": 4,
-    "F16": 2,
-    "BF16": 2,
-    "I16": 2,
-    "U16": 2,
-}
 _RAW_BF16 = np.dtype("V2")
 
 
@@ -132,28 +120,26 @@ def _npy(where: str, size: int, opened: Callable[[], AbstractContextManager[IO[b
     """The tensor in .npy data of `size` bytes, which `opened()` opens."""
     with opened() as file:
         try:
-            readers = {(1, 0): npy_format.read_array_header_1_0, (2, 0): npy_format.read_array_header_2_0}
-            version = npy_format.read_magic(file)
-            if version not in readers:
-                raise ValueError(f"version {version}")
-            shape, fortran, dtype = readers[version](file)
-        except (ValueError, EOFError) as error:
+            header = read_header(file)
+        except ValueError as error:
             raise InputError(f"{where} is not a .npy file: {error}") from error
         start = file.tell()
-    if dtype.hasobject:
+    if header.dtype.hasobject:
         raise InputError(f"{where} holds pickled Python objects, which dla never loads", hint="save numbers only")
-    nbytes = math.prod(shape) * dtype.itemsize
-    if start + nbytes != size:
-        raise InputError(f"{where} is damaged: its header asks for {nbytes:,} bytes of data, it has {size - start:,}")
+    if start + header.nbytes != size:
+        raise InputError(
+            f"{where} is damaged: its header asks for {header.nbytes:,} bytes of data, it has {size - start:,}"
+        )
 
     def read() -> Array:
         with opened() as file:
             file.read(start)
-            array = np.frombuffer(file.read(nbytes), dtype=dtype)
-        array = array.reshape(shape[::-1]).T if fortran else array.reshape(shape)
-        return array.view(DType.BF16.numpy) if dtype == _RAW_BF16 else array.astype(dtype.newbyteorder("="), copy=False)
+            array = header.array(file.read(header.nbytes))
+        if header.dtype == _RAW_BF16:
+            return array.view(DType.BF16.numpy)
+        return array.astype(header.dtype.newbyteorder("="), copy=False)
 
-    return Stored(where, dtype.name, shape, nbytes, read)
+    return Stored(where, header.dtype.name, header.shape, header.nbytes, read)
 
 
 def _npz(path: Path) -> dict[str, Stored]:
@@ -179,27 +165,24 @@ def _read_member(path: Path, info: zipfile.ZipInfo, stored: Stored) -> Array:
 
 
 def _safetensors(path: Path) -> dict[str, Stored]:
-    """The tensors of a .safetensors file, whose header the safetensors package checks against its size."""
-    path.stat()  # raises OSError for a missing file, which the package would not
-
-    def read(key: str) -> Array:
-        try:
-            with safetensors.safe_open(path, framework="numpy") as file:
-                return np.asarray(file.get_tensor(key))
-        except (safetensors.SafetensorError, TypeError, AttributeError) as error:
-            raise InputError(f"'{path}#{key}' cannot be read: {error}") from error
-
-    found = {}
+    """The tensors of a .safetensors file."""
     try:
-        with safetensors.safe_open(path, framework="numpy") as file:
-            for key in file.keys():  # noqa: SIM118  # the file object is no dict and cannot be iterated
-                header = file.get_slice(key)
-                dtype, shape = header.get_dtype(), tuple(header.get_shape())
-                nbytes = math.prod(shape) * _SAFETENSORS_BYTES.get(dtype, 1)
-                found[key] = Stored(f"'{path}#{shown(key)}'", dtype, shape, nbytes, partial(read, key))
-    except safetensors.SafetensorError as error:
-        raise InputError(f"'{path}' is not a .safetensors file: {error}") from error
-    return found
+        weights = open_weights(path)
+        return {key: _stored(path, weights, key) for key in weights.keys()}  # noqa: SIM118  # no mapping
+    except ContainerError as error:
+        raise InputError(f"cannot read '{path}': {error.message}", hint=error.hint) from error
+
+
+def _stored(path: Path, weights: Weights, key: str) -> Stored:
+    dtype, shape, data = weights.entry(key)
+
+    def read() -> Array:
+        try:
+            return weights.array(key)
+        except ContainerError as error:
+            raise InputError(f"cannot read '{path}': {error.message}", hint=error.hint) from error
+
+    return Stored(f"'{path}#{shown(key)}'", dtype, shape, len(data), read)
 
 
 Destination = tuple[Path, tuple[str, ...]]

@@ -10,6 +10,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
+import math
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -23,11 +24,11 @@ from dla.isa.dtypes import Array, DType
 from dla.isa.errors import ContainerError, InputError
 from dla.isa.files import Chunk, map_file
 from dla.isa.names import is_text, shown
+from dla.isa.npy import is_possible
 from dla.isa.program import ConstBlock, ExternalConst, Program, Tensor
 
 MAX_HEADER_BYTES = 2**21  # as Python objects, at most 30 times that
-_DTYPE_NAMES = {DType.F32: "F32", DType.F16: "F16", DType.BF16: "BF16", DType.I8: "I8", DType.U8: "U8",
-                DType.I32: "I32", DType.I64: "I64", DType.BOOL: "BOOL"}  # fmt: skip
+_DTYPES = {dtype.name: dtype for dtype in DType}  # the format calls types as dla does, in capitals
 
 
 @dataclass(frozen=True)
@@ -37,6 +38,10 @@ class Weights:
     name: str
     header: Mapping[str, Any]
     data: memoryview
+
+    def keys(self) -> list[str]:
+        """Names of the tensors, sorted."""
+        return sorted(self.header.keys() - {"__metadata__"})
 
     def entry(self, key: str) -> tuple[str, tuple[int, ...], memoryview]:
         """Type name (safetensors'), shape and bytes of tensor `key`. Raises ContainerError."""
@@ -49,6 +54,20 @@ class Weights:
         if not 0 <= span[0] <= span[1] <= len(self.data):
             raise ContainerError(f"{self.name}: tensor {shown(key)} lies outside the file")
         return dtype, shape, self.data[span[0] : span[1]]
+
+    def array(self, key: str) -> Array:
+        """Tensor `key`, read-only, not copied. Raises ContainerError if it is damaged or of a type that dla lacks."""
+        code, shape, data = self.entry(key)
+        if code not in _DTYPES:
+            raise ContainerError(f"{self.name}: tensor {shown(key)} has type {shown(code)}, which dla does not have",
+                                 hint="convert the file to one of " + ", ".join(_DTYPES))  # fmt: skip
+        dtype = _DTYPES[code]
+        if len(data) != math.prod(shape) * dtype.itemsize or not is_possible(shape, dtype.itemsize):
+            raise ContainerError(f"{self.name} is damaged: the size of tensor {shown(key)} does not fit its shape")
+        array = np.frombuffer(data, np.uint8)
+        if dtype is DType.BOOL and np.any(array > 1):
+            raise ContainerError(f"{self.name} is damaged: a bool of tensor {shown(key)} is neither 0 nor 1")
+        return array.view(dtype.numpy).reshape(shape)
 
 
 def _sizes(value: Any) -> tuple[int, ...] | None:
@@ -148,7 +167,7 @@ def _matching(weights: Weights, entry: ExternalConst, tensor: Tensor | None) -> 
         raise ContainerError(f"{weights.name}: tensor {shown(entry.key)} has {len(data)} bytes, "
                              f"but the program needs {entry.nbytes}")  # fmt: skip
     if tensor is not None:
-        expected = _DTYPE_NAMES[tensor.descriptor.dtype], tensor.descriptor.bounds
+        expected = tensor.descriptor.dtype.name, tensor.descriptor.bounds
         if (dtype, shape) != expected:
             raise ContainerError(
                 f"{weights.name}: tensor {shown(entry.key)} is {shown(dtype)}{list(shape)}, "
@@ -205,7 +224,7 @@ def _safetensors(tensors: Sequence[tuple[Tensor, Array]]) -> list[Chunk]:
     header, position = {}, 0
     for tensor, data in tensors:
         header[tensor.name] = {
-            "dtype": _DTYPE_NAMES[tensor.descriptor.dtype],
+            "dtype": tensor.descriptor.dtype.name,
             "shape": list(tensor.descriptor.bounds),
             "data_offsets": [position, position + data.nbytes],
         }

@@ -140,8 +140,8 @@ def test_damaged_tensor_files_are_refused(tmp_path: Path) -> None:
     with pytest.raises(AssemblyError) as caught:
         assemble(text, folder=tmp_path)
     assert [d.message for d in caught.value.diagnostics] == [
-        "d.safetensors is damaged: the tensor's size does not fit its shape",
-        "d.safetensors is damaged: a bool is neither 0 nor 1",
+        "d.safetensors is damaged: the size of tensor w does not fit its shape",
+        "d.safetensors is damaged: a bool of tensor b is neither 0 nor 1",
         "cut.npy is not an .npy file of numbers, or is cut short",
         "no.npy is not an .npy file of numbers",
     ]

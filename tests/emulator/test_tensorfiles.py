@@ -67,6 +67,10 @@ def test_specs_name_tensors_in_every_documented_way(tmp_path: Path) -> None:
     assert gather([str(tmp_path / "one.npy")], expect(x=x)).keys() == {"x"}
 
 
+VAST = "{{'descr': '<f4', 'fortran_order': False, 'shape': ({}, 9, 0)}}"
+"""A `.npy` header of an array without elements that NumPy cannot make."""
+
+
 @pytest.mark.parametrize(
     ("spec", "message"),
     [
@@ -77,7 +81,12 @@ def test_specs_name_tensors_in_every_documented_way(tmp_path: Path) -> None:
         ("x=short.npy", "'{0}/short.npy' is damaged: its header asks for 40 bytes of data, it has 39"),
         ("x=objects.npy", "'{0}/objects.npy' holds pickled Python objects, which dla never loads"),
         ("x=text.npz", "'{0}/text.npz' is not a .npz file: "),
-        ("x=text.safetensors", "'{0}/text.safetensors' is not a .safetensors file: "),
+        ("x=text.safetensors", "cannot read '{0}/text.safetensors': text.safetensors is not a safetensors file: "),
+        ("x=deep.npy", "'{0}/deep.npy' is not a .npy file: its header cannot be parsed"),
+        ("x=open.npy", "'{0}/open.npy' is not a .npy file: its header cannot be parsed"),
+        ("x=vast.npy", "'{0}/vast.npy' is not a .npy file: no array has the shape or type in its header"),
+        ("x=f64.safetensors", "cannot read '{0}/f64.safetensors': f64.safetensors: tensor x has type F64, which dla"),
+        ("x=vast.safetensors", "cannot read '{0}/vast.safetensors': vast.safetensors is damaged: the size of tensor x"),
         ("x=two.npz#c", "'{0}/two.npz' holds no tensor 'c'"),
         ("x=two.npz", "'{0}/two.npz' holds no tensor 'x'"),
         ("two.npz", "the program has no input 'a' (from '{0}/two.npz')"),
@@ -99,6 +108,11 @@ def test_bad_files_are_refused_with_their_name(tmp_path: Path, spec: str, messag
     for name in ("text.npy", "text.npz", "text.safetensors", "t.csv"):
         (tmp_path / name).write_text("hello, I am not a tensor\n")
     (tmp_path / "empty.npy").touch()
+    for name, text in {"deep": "-" * 9000 + "1", "open": "(2L,\n", "vast": VAST.format(2**62)}.items():
+        (tmp_path / f"{name}.npy").write_bytes(b"\x93NUMPY\1\0" + len(text).to_bytes(2, "little") + text.encode())
+    safetensors.numpy.save_file({"x": np.ones(1)}, tmp_path / "f64.safetensors")
+    vast = b'{"x":{"dtype":"I64","shape":[0,4611686018427387904],"data_offsets":[0,0]}}'
+    (tmp_path / "vast.safetensors").write_bytes(len(vast).to_bytes(8, "little") + vast)
     name, equals, file = spec.rpartition("=")
     with pytest.raises(InputError) as caught:
         gather([f"{name}{equals}{tmp_path / file}"], expect(x=np.arange(5)))
