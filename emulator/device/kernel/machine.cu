@@ -106,7 +106,7 @@ struct Controller {
             w.first_tile = first_tile;
         }
         __syncwarp();
-        if (lane == 0) mbarrier_arrive(&shared.full[pushed % RING]);
+        mbarrier_arrive(&shared.full[pushed % RING]);
         pushed += 1;
         slot_free = false;
     }
@@ -183,10 +183,8 @@ struct Controller {
         // One last, empty work tells the workers to go home. After a trap its slot may still be in use, by workers that
         // are past the point where they look at `last`.
         __syncwarp();
-        if (lane == 0) {
-            slot().last = 1;
-            mbarrier_arrive(&shared.full[pushed % RING]);
-        }
+        if (lane == 0) slot().last = 1;
+        mbarrier_arrive(&shared.full[pushed % RING]);
     }
 };
 
@@ -240,8 +238,7 @@ DEV void work(const Launch& launch) {
             const bool stop = *reinterpret_cast<volatile u32*>(&me.shared().stop) != 0;
             if (me.thread() == 0 && !stop) add_release(launch.counters + me.present().signal, 1);
         }
-        __syncwarp();
-        if (me.lane() == 0) mbarrier_arrive(&me.shared().empty[me.slot()]);
+        mbarrier_arrive(&me.shared().empty[me.slot()]);
     }
 }
 
@@ -260,8 +257,9 @@ DEV void start(const Launch& launch, Shared& shared) {
         shared.launch = &launch;
         shared.stop = 0;
         for (u32 i = 0; i < RING; ++i) {
-            mbarrier_init(&shared.full[i], 1);
-            mbarrier_init(&shared.empty[i], WORKER_WARPS);
+            // Every thread arrives for itself: what it wrote or read in the ring is then ordered without further ado.
+            mbarrier_init(&shared.full[i], WARP);
+            mbarrier_init(&shared.empty[i], WORKER_THREADS);
         }
     }
 }

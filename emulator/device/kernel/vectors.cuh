@@ -113,7 +113,11 @@ struct VectorSource {
     }
 };
 
-DEV bool takes_vectors(const Tensor& t) { return is_float(t.dtype) && t.contiguous && aligned_for_vectors(t); }
+// Fewer elements are done sooner one by one than by way of shared memory.
+constexpr i64 FEW_ELEMENTS = 4 * TILE_ELEMENTS;
+DEV bool takes_vectors(const Tensor& t) {
+    return is_float(t.dtype) && t.contiguous && aligned_for_vectors(t) && t.elements() >= FEW_ELEMENTS;
+}
 DEV u32 vector_steps(i64 elements) { return elements >= DEEP_ELEMENTS ? DEEP_STEPS : 1; }
 DEV u32 vector_tiles(i64 elements) {
     const i64 each = static_cast<i64>(WORKER_THREADS) * VECTOR * vector_steps(elements);
