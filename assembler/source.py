@@ -14,6 +14,7 @@ from lark import Token
 from dla.assembler.syntax import SyntaxProblem
 from dla.isa.container.layout import MAGIC
 from dla.isa.errors import AssemblyError, Diagnostic
+from dla.isa.instructions import BY_MNEMONIC
 from dla.isa.names import MAX_TEXT_BYTES, is_text
 
 MAX_FILE_BYTES = 64 * 2**20
@@ -120,6 +121,9 @@ class Logical:
 _PIECES = re.compile(r'"(?:[^"\\]|\\.)*"?|;|[^";]+')
 _VALUE_LINE = re.compile(r'\s*(?:[\[\]()",+-]|\d|\.\d|(?:true|false|inf|nan)\b|$)')
 
+_ARGUMENT_LINE = re.compile(rf"\s*(?!(?:{'|'.join(BY_MNEMONIC)})\b|[A-Za-z_][A-Za-z0-9_]*\s*:(?!\S))[^\s.]")
+"""Something that is no instruction, label or directive."""
+
 
 def split_comment(line: str) -> tuple[str, str | None]:
     """The code and the comment (without `;`) of a line; a `;` inside a string starts no comment."""
@@ -137,8 +141,8 @@ def split_comment(line: str) -> tuple[str, str | None]:
 def statements(file: SourceFile, complaints: Complaints) -> Iterator[Logical]:
     """The statements of `file`, blank lines and lines that hold only a comment included (with empty text).
 
-    A declaration's value may go on over several lines while a bracket is open; everything else ends with its line,
-    so that one missing bracket does not swallow what follows.
+    A declaration's value may go on over several lines while a bracket is open, and an instruction after a comma at the
+    end of a line; everything else ends with its line, so that a mistake does not swallow what follows.
     """
     number = 0
     while number < len(file.lines):
@@ -147,8 +151,14 @@ def statements(file: SourceFile, complaints: Complaints) -> Iterator[Logical]:
         number += 1
         comments = [] if comment is None else [(bool(code.strip()), comment)]
         parts = [code]
-        depth = _depth(code) if "=" in code and code.lstrip().startswith(".") else 0
-        while depth > 0 and number < len(file.lines) and _VALUE_LINE.match(file.lines[number].partition(";")[0]):
+        is_directive = code.lstrip().startswith(".")
+        depth = _depth(code) if "=" in code and is_directive else 0
+        while number < len(file.lines):
+            following = file.lines[number].partition(";")[0]
+            is_value = depth > 0 and _VALUE_LINE.match(following)
+            is_argument = not is_directive and code.rstrip().endswith(",") and _ARGUMENT_LINE.match(following)
+            if not (is_value or is_argument):
+                break
             code, comment = _split(file, number, complaints)
             number += 1
             depth += _depth(code)

@@ -4,8 +4,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from dla.assembler import assemble, assemble_file, disassemble
+from dla.isa.container import write_bytes
 from dla.isa.descriptor import Dynamic, Segment
+from dla.isa.errors import AssemblyError
 from dla.isa.program import DimSymbol, Instruction
 from dla.isa.registers import BY_NAME
 
@@ -77,6 +81,39 @@ def test_commas_between_keywords_and_flags_are_optional() -> None:
     line = "REDUCE.sum b[None], y axes=0 keepdims"
     assert one(line) == one("REDUCE.sum b[None], y, axes=0, keepdims") == one(line + "=true")
     assert "keepdims" not in one("REDUCE.sum b, y axes=0 keepdims=false").attributes
+
+
+SPLIT = """\
+.output y : f32[2]
+.input  x : f32[2]
+    EW.add y,  ; the first line
+           x,
+           x   ; the last line
+    SELECT y, x,
+    HALT
+"""
+
+
+def test_an_instruction_goes_on_after_a_comma() -> None:
+    """An instruction over several lines is the one that stands on the first, and it comes back."""
+    program = assemble(SPLIT.replace("    SELECT y, x,\n", ""))
+    assert [i.name for i in program.instructions] == ["EW.add", "HALT"]
+    assert program.debug is not None
+    assert program.debug.lines == (3, 6)
+    assert [text for _, _, text in program.debug.comments] == [" the first line", " the last line"]
+    text = disassemble(program)
+    assert write_bytes(assemble(text)) == write_bytes(program)
+
+
+def test_errors_behind_a_comma_are_where_they_are() -> None:
+    """A complaint names the line of its token; a comma too many swallows no instruction, label or directive."""
+    tail = "    COPY y,\nlabel:\n    COPY y,\n.output z : f32[2]\n"
+    with pytest.raises(AssemblyError) as caught:
+        assemble(SPLIT.replace("           x,\n", "           other,\n") + tail)
+    found = caught.value.diagnostics
+    assert [(d.line, d.column) for d in found] == [(4, 12), (6, 17), (8, 12), (10, 12)]
+    assert found[0].message == "unknown tensor other"
+    assert all(d.message.startswith("the line ends too early") for d in found[1:])
 
 
 def test_operands_may_be_named() -> None:
