@@ -57,9 +57,9 @@ def main() -> None:
 @click.option("--external", metavar="NAME", help="Keep named constants in this .safetensors file, beside the output.")
 @json_option
 def asm(source: str, output: str, external: str | None, as_json: bool) -> None:
-    """Assemble SOURCE (.dla text; - or nothing is stdin) and verify the result.
+    """Turn text into bytecode, and verify it.
 
-    All errors are reported at once, each with its place and a remedy.
+    SOURCE is .dla text; - or nothing is stdin. All errors are reported at once, each with its place and a remedy.
 
     \b
       dla asm net.dla -o net.dlab
@@ -85,7 +85,9 @@ def asm(source: str, output: str, external: str | None, as_json: bool) -> None:
 @click.option("-o", "--output", default="-", metavar="FILE", help="Write the text here instead of to stdout.")
 @json_option
 def dis(program: str, output: str, as_json: bool) -> None:
-    """Disassemble PROGRAM: print the text that assembles to the same bytes.
+    """Turn bytecode into text again.
+
+    The text assembles to the same bytes, names and comments included.
 
     \b
       dla dis net.dlab | less
@@ -103,9 +105,10 @@ def dis(program: str, output: str, as_json: bool) -> None:
 @click.argument("program", default="-")
 @json_option
 def inspect(program: str, as_json: bool) -> None:
-    """Show what PROGRAM contains: tensors, segments, instructions, and the work of a run at its largest dims.
+    """Show what a program contains.
 
-    Branches are counted as if nothing were skipped, functions as if they were called once.
+    Tensors, segments, instructions, and the work of a run at its largest dims. Branches are counted as if nothing
+    were skipped, functions as if they were called once.
     """
     from dla import report
     from dla.isa.summary import summarise
@@ -124,9 +127,10 @@ def inspect(program: str, as_json: bool) -> None:
 @click.argument("programs", nargs=-1, required=True, metavar="PROGRAM...")
 @json_option
 def verify(programs: tuple[str, ...], as_json: bool) -> None:
-    """Check that every machine may run each PROGRAM: shapes, extents, aliasing, control flow, initialised bytes.
+    """Check that every machine may run a program.
 
-    Every rejection names its rule, the instruction and its source line.
+    That is: shapes, extents, aliasing, control flow, initialised bytes. Every rejection names its rule, the
+    instruction and its source line.
     """
     from dla.isa.verifier import verify as check
 
@@ -179,7 +183,7 @@ def run(
     state_in: str | None, state_out: str | None, backend: str, trace: bool, checked: bool, shuffle: int | None,
     timeout: float | None, as_json: bool,
 ) -> None:  # fmt: skip
-    """Run PROGRAM once and print its outputs, or write them with -o.
+    """Run a program once; print its outputs, or write them.
 
     \b
       dla run net.dla --input x=images.npy --output out.npz
@@ -233,9 +237,10 @@ def compare(
     program: str, inputs: tuple[str, ...], seed: int | None, dims: tuple[str, ...], state_in: str | None,
     backends: str, as_json: bool,
 ) -> None:  # fmt: skip
-    """Run PROGRAM on several machines and compare their outputs: exit code 1 unless all are within their bounds.
+    """Run a program on several machines, and compare.
 
-    The bound of each output follows from the error bounds of the instructions (`dla isa`), carried through the program.
+    Exit code 1 unless all outputs are within their bounds. The bound of each output follows from the error bounds of
+    the instructions (`dla isa`), carried through the program.
 
     \b
       dla compare net.dla --input x=images.npy
@@ -277,7 +282,9 @@ def compare(
 @click.argument("mnemonic", required=False)
 @json_option
 def isa_(mnemonic: str | None, as_json: bool) -> None:
-    """List the instructions, or explain one: operands, constraints, encoding, semantics, an example.
+    """List the instructions, or explain one.
+
+    The explanation has operands, constraints, encoding, semantics and an example.
 
     \b
       dla isa
@@ -310,7 +317,10 @@ def isa_(mnemonic: str | None, as_json: bool) -> None:
 @main.command()
 @json_option
 def doctor(as_json: bool) -> None:
-    """Examine this computer: Python, packages, driver, CuPy, NVRTC, GPUs; what is missing, and how to get it."""
+    """Say what this computer offers, and what is missing.
+
+    Looks at Python, packages, driver, CuPy, NVRTC and GPUs, and says how to get what is missing.
+    """
     from dla import report
     from dla.emulator.doctor import examine
 
@@ -325,7 +335,7 @@ def doctor(as_json: bool) -> None:
 @main.command()
 @click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
 def completion(shell: str) -> None:
-    """Print the script that makes SHELL complete dla's commands and options.
+    """Print the completion script for a shell.
 
     \b
       bash:  eval "$(dla completion bash)"      in ~/.bashrc

@@ -75,7 +75,7 @@ def gpu_missing() -> str | None:
 
 
 _HOW_TO_GET_A_GPU = {
-    "CuPy is not installed": 'pip install "dla[cuda12]" (or cuda13), or run with --backend golden',
+    "CuPy is not installed": "pip install 'cupy-cuda12x[ctk]' (or 13x), or use the golden machine, which needs no GPU",
 }
 
 
@@ -84,7 +84,7 @@ def _create(backend: str, options: Mapping[str, Any]) -> Backend:
         raise InputError(f"there is no backend '{backend}'", hint=suggest(backend, BACKENDS))
     missing = gpu_missing() if backend != "golden" else None
     if backend == "gpu" and missing is not None:
-        hint = _HOW_TO_GET_A_GPU.get(missing, "`dla doctor` says what is missing; --backend golden needs no GPU")
+        hint = _HOW_TO_GET_A_GPU.get(missing, "`dla doctor` says what is missing; the golden machine needs no GPU")
         raise BackendError(f"no GPU: {missing}", hint=hint)
     if backend == "golden" or missing is not None:
         _check_options(GoldenMachine, "golden", options)

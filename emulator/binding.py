@@ -36,7 +36,7 @@ def bind(program: Program, inputs: Mapping[str, Any], dims: Mapping[str, int] | 
     Nothing is cast: an input has exactly the declared dtype and, but for named dims, the declared shape.
     """
     tensors = {t.name: t for t in program.in_segment(Segment.INPUT)}
-    _check_names(tensors, inputs)
+    _check_names(program, tensors, inputs)
     arrays = {name: as_array(inputs[name], f"input '{name}'") for name in tensors}
     for name, tensor in tensors.items():
         _check_dtype(tensor, arrays[name], "input")
@@ -119,7 +119,7 @@ def suggest(name: str, known: Iterable[str]) -> str:
     return "it has " + ", ".join(f"'{n}'" for n in names) if names else "it has none"
 
 
-def _check_names(tensors: Mapping[str, Tensor], inputs: Mapping[str, Any]) -> None:
+def _check_names(program: Program, tensors: Mapping[str, Tensor], inputs: Mapping[str, Any]) -> None:
     for name in inputs:
         if name not in tensors:
             raise InputError(f"the program has no input '{shown(name)}'", hint=suggest(name, tensors))
@@ -129,8 +129,8 @@ def _check_names(tensors: Mapping[str, Tensor], inputs: Mapping[str, Any]) -> No
         first = missing[0]
         raise InputError(
             f"missing input{'s' if len(missing) > 1 else ''} {names}",
-            hint=f"give {first.name}: {first.descriptor.dtype.text}{list(first.descriptor.bounds)}, "
-            f"e.g. --input {first.name}=FILE.npy",
+            hint=f"give {first.name}: {first.descriptor.dtype.text}{_shape_text(program, first)}, "
+            f"e.g. --input {first.name}=FILE.npy, or make it up: --random 1",
         )
 
 

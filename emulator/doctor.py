@@ -83,10 +83,10 @@ def _gpu() -> Iterator[Finding]:
         import cupy
     except ImportError as error:
         major = int(driver.split(".")[0]) if driver and driver[0].isdigit() else CUDA13_DRIVER
-        extra = "cuda13" if major >= CUDA13_DRIVER else "cuda12"
+        package = "cupy-cuda13x" if major >= CUDA13_DRIVER else "cupy-cuda12x"
         broken = any(_version(name) for name in _CUPY)
         value = f"cannot be imported: {error}" if broken else "not installed"
-        yield Finding("CuPy", value, Level.MISSING, f"pip install 'dla[{extra}]'")
+        yield Finding("CuPy", value, Level.MISSING, f"pip install '{package}[ctk]'")
         return
     yield Finding("CuPy", str(cupy.__version__))
     yield from _nvrtc(cupy)
@@ -98,7 +98,7 @@ def _nvrtc(cupy: Any) -> Iterator[Finding]:
         major, minor = cupy.cuda.nvrtc.getVersion()
         yield Finding("NVRTC", f"{major}.{minor}")
     except (ImportError, RuntimeError, AttributeError) as error:
-        yield Finding("NVRTC", f"does not load: {error}", Level.MISSING, "pip install 'dla[cuda12]', which brings it")
+        yield Finding("NVRTC", f"does not load: {error}", Level.MISSING, "pip install 'cupy-cuda12x[ctk]' brings it")
     yield Finding("kernel cache", str(cupy.cuda.compiler.get_cache_dir()), Level.INFO)
 
 

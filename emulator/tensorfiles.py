@@ -77,9 +77,10 @@ def gather(specs: Sequence[str], expected: Mapping[str, Tensor], what: str = "in
     for spec in specs:
         for name, stored in _select(spec, expected, what):
             if name not in expected:
-                names = ", ".join(expected) or "none"
                 raise InputError(
-                    f"the program has no {what} '{shown(name)}' (from '{spec}')", hint=f"its {what}s: {names}"
+                    f"the program has no {what} '{shown(name)}' (from '{spec}')",
+                    hint=f"its {what}s: {', '.join(expected) or 'none'}"
+                    + ("" if "=" in spec else f"; say which one this is: NAME={spec}"),
                 )
             if name in found:
                 raise InputError(f"{what} '{name}' is given twice")
@@ -202,6 +203,8 @@ def destinations(specs: Sequence[str], names: Sequence[str], what: str = "output
         path, chosen = Path(file), (name,) if equals else tuple(names)
         if path.suffix not in FORMATS:
             raise InputError(f"cannot tell the format of '{path}'", hint=f"end the name in {', '.join(FORMATS)}")
+        if not path.parent.is_dir():
+            raise InputError(f"cannot write '{path}': there is no folder '{path.parent}'", hint="make the folder first")
         if path.suffix == ".npy" and len(chosen) != 1:
             raise InputError(
                 f"a .npy file holds one tensor, the program has {len(chosen)} {what}s",

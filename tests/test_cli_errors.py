@@ -106,7 +106,7 @@ EXPECTED = {
     "run: dim of 30 digits": (2, "error: --set n=" + "9" * 30 + " does not set a dim"),
     "run: not a dim": (2, "error: --set n does not set a dim"),
     "run: output format": (2, "error: cannot tell the format of 'y.csv'"),
-    "run: output under a file": (2, "error: cannot write 'empty/y.npy': Not a directory"),
+    "run: output under a file": (2, "error: cannot write 'empty/y.npy': there is no folder 'empty'"),
     "run: unknown state": (2, "error: 'x.npy' does not say which state it is for"),
     "run: trap": (4, "trap[assert] at instruction 2 (trapping.dla:6): assertion failed, code 0: on purpose"),
     "run: timeout": (5, "trap[timeout] at instruction "),

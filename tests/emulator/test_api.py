@@ -81,7 +81,7 @@ def test_gpu_without_a_gpu_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(dla.BackendError, match="CuPy is not installed") as caught:
         dla.Machine("gpu")
     assert caught.value.exit_code == 6
-    assert "dla[cuda12]" in str(caught.value)
+    assert "cupy-cuda12x[ctk]" in str(caught.value)
     assert dla.Machine("auto").name == "golden"
 
 

@@ -54,14 +54,14 @@ def test_a_good_computer_lacks_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     assert findings["NVRTC"].value == "12.9"
 
 
-@pytest.mark.parametrize(("driver", "extra"), [("580.95.05", "cuda13"), ("570.1", "cuda12"), (None, "cuda13")])
-def test_without_cupy_the_extra_that_fits_the_driver_is_named(
-    monkeypatch: pytest.MonkeyPatch, driver: str | None, extra: str
+@pytest.mark.parametrize(("driver", "cuda"), [("580.95.05", 13), ("570.1", 12), (None, 13)])
+def test_without_cupy_the_one_that_fits_the_driver_is_named(
+    monkeypatch: pytest.MonkeyPatch, driver: str | None, cuda: int
 ) -> None:
     """CUDA 13 needs driver 580; older drivers get CUDA 12."""
     findings = found(monkeypatch, None, driver)
     assert findings["CuPy"].level is Level.MISSING
-    assert findings["CuPy"].remedy == f"pip install 'dla[{extra}]'"
+    assert findings["CuPy"].remedy == f"pip install 'cupy-cuda{cuda}x[ctk]'"
     assert (findings["NVIDIA driver"].level is Level.MISSING) == (driver is None)
 
 

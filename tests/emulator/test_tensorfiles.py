@@ -150,13 +150,14 @@ def test_the_same_tensors_make_the_same_bytes(tmp_path: Path) -> None:
     [
         ("y.csv", ("y",), "cannot tell the format of 'y.csv'"),
         ("z=y.npy", ("y",), "the program has no output 'z'"),
+        ("none/y.npz", ("y",), "cannot write 'none/y.npz': there is no folder 'none'"),
         ("y.npy", ("y", "z"), "a .npy file holds one tensor, the program has 2 outputs"),
     ],
 )
 def test_outputs_that_cannot_be_written_are_refused_before_the_run(
     spec: str, names: tuple[str, ...], message: str
 ) -> None:
-    """A typo in an output's name or format costs no run."""
+    """A typo in an output's name, folder or format costs no run."""
     with pytest.raises(InputError) as caught:
         destinations([spec], names)
     assert caught.value.message == message
