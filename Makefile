@@ -7,7 +7,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 # CuPy built for CUDA 13 needs driver 580; any older driver gets the build for CUDA 12. No driver: no extra.
 DRIVER := $(shell { nvidia-smi --query-gpu=driver_version --format=csv,noheader || \
-	sed -n 's/.*Kernel Module[^0-9]*\([0-9][0-9.]*\).*/\1/p' /proc/driver/nvidia/version; } 2>/dev/null | \
+	sed -n 's/.*Kernel Module.* \([0-9][0-9]*\.[0-9.][0-9.]*\)  *.*/\1/p' /proc/driver/nvidia/version; } 2>/dev/null | \
 	sed -n '1s/^\([0-9][0-9]*\)\..*/\1/p')
 EXTRA := $(if $(DRIVER),$(shell [ $(DRIVER) -ge 580 ] && echo cuda13 || echo cuda12))
 comma := ,

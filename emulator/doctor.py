@@ -67,8 +67,13 @@ def driver_version() -> str | None:
         text = Path("/proc/driver/nvidia/version").read_text(encoding="utf-8", errors="replace")
     except OSError:
         return None
-    found = re.search(r"Kernel Module\D*(\d[\d.]*)", text)
-    return found.group(1) if found else "unknown"
+    return _version_in(text) or "unknown"
+
+
+def _version_in(text: str) -> str | None:
+    """The driver's version in /proc/driver/nvidia/version, which may also name the architecture ("x86_64")."""
+    found = re.search(r"Kernel Module.*?\s(\d+\.[\d.]+)\s", text)
+    return found.group(1) if found else None
 
 
 def _gpu() -> Iterator[Finding]:

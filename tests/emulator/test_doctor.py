@@ -81,3 +81,15 @@ def test_cupy_without_a_gpu_is_a_finding(monkeypatch: pytest.MonkeyPatch, cupy: 
 def test_gpus_that_do_not_reach_each_other_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
     """Peer access is listed pair by pair where it is missing."""
     assert found(monkeypatch, fake_cupy([(8, 0), (8, 0)], peers=False))["peer access"].value == "not between 0-1, 1-0"
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "NVRM version: NVIDIA UNIX x86_64 Kernel Module  580.159.04  Tue Sep  2 2025\nGCC version: 12.2\n",
+        "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  580.159.04  Release Build  (builder)\n",
+    ],
+)
+def test_the_driver_version_is_not_taken_for_the_architecture(line: str) -> None:
+    """Both kinds of kernel module name their version behind the architecture or in front of it."""
+    assert doctor._version_in(line) == "580.159.04"
