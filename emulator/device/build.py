@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -54,7 +55,7 @@ def native_architecture(cupy: Any) -> str:
 def kernel(*, checked: bool, architecture: str | None, progress: Callable[[str], None]) -> Kernel:
     """The build for the current device, compiled if this process has not yet. Raises BackendError.
 
-    `progress` is told what is happening before the compiler runs, which takes seconds the first time.
+    `progress` is told what is happening once it has taken a second, which it does where CuPy's cache has no build yet.
     """
     cupy = import_cupy()
     target = architecture or native_architecture(cupy)
@@ -62,14 +63,16 @@ def kernel(*, checked: bool, architecture: str | None, progress: Callable[[str],
     found = COMPILED.get((device, target, checked))
     if found:
         return found
-    progress(f"compiling the machine for {target} (once; later starts use the cache)")
-    module = cupy.RawModule(
-        code=source.source(), backend="nvrtc", options=(*source.options(checked=checked), f"-arch={target}")
-    )
+    told = threading.Timer(1.0, progress, [f"compiling the machine for {target}: half a minute, once per machine"])
+    options = (*source.options(checked=checked), f"-arch={target}")
+    module = cupy.RawModule(code=source.source(), backend="nvrtc", options=options)
+    told.start()
     try:
         function = module.get_function(source.KERNEL_NAME)
     except cupy.cuda.compiler.CompileException as error:
         raise BackendError(f"the machine does not compile for {target}: {error}") from error
+    finally:
+        told.cancel()
     shared_bytes = int(np.frombuffer(_read_global(cupy, module, "dla_shared_bytes", 4), np.uint32)[0])
     limit = cupy.cuda.Device().attributes["MaxSharedMemoryPerBlockOptin"]
     if shared_bytes > limit:
