@@ -32,8 +32,8 @@ class DeviceMemory:
                 self._segments[segment] = cupy.cuda.alloc(size)
             except cupy.cuda.memory.OutOfMemoryError as error:
                 raise InputError(f"the {segment.text} segment ({size:,} bytes) does not fit in GPU memory") from error
-        for segment in (Segment.CONST, Segment.STATE):
-            self._segments[segment].memset(0, program.segment_bytes.get(segment, 0) + _SPARE_BYTES)
+            # Constants and state start at zero; the rest must not show what the memory held before.
+            self._segments[segment].memset(0, size)
         self._state_bytes = program.segment_bytes.get(Segment.STATE, 0)
         self._saved_state: Any = None
 
