@@ -210,6 +210,8 @@ def destinations(specs: Sequence[str], names: Sequence[str], what: str = "output
                 f"a .npy file holds one tensor, the program has {len(chosen)} {what}s",
                 hint=f"write to a .npz file, or one of them: NAME={path}",
             )
+        if any(path == other for other, _ in found):
+            raise InputError(f"'{path}' is written twice", hint="give each output a file, or name the file once")
         found.append((path, chosen))
     return found
 

@@ -213,7 +213,7 @@ class Enum(Attribute):
         return self.size
 
     def encode(self, value: Any) -> int:
-        if value not in self.choices:
+        if not isinstance(value, str) or value not in self.choices:
             raise ValueError(f"{self.name} must be {self.expects}, not {value}")
         return self.choices[value]
 
@@ -242,7 +242,11 @@ class EnumList(Attribute):
         return self.size * self.length
 
     def encode(self, value: Any) -> int:
-        if not isinstance(value, tuple) or len(value) > self.length or any(v not in self.choices for v in value):
+        if (
+            not isinstance(value, tuple)
+            or len(value) > self.length
+            or any(not isinstance(v, str) or v not in self.choices for v in value)
+        ):
             raise ValueError(f"{self.name} must be {self.expects}, not {value}")
         return sum(self.choices[v] << (i * self.size) for i, v in enumerate(value))
 

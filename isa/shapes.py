@@ -38,6 +38,11 @@ class ShapePattern:
         """Every name that the pattern mentions."""
         return ([self.prefix] if self.prefix else []) + [f for f in self.fixed if isinstance(f, str)]
 
+    @property
+    def borrowed(self) -> list[str]:
+        """The names that an earlier operand must have bound, because this pattern broadcasts to them."""
+        return self.symbols if self.broadcasts else [self.prefix] if self.prefix and self.prefix_broadcasts else []
+
 
 @cache
 def parse(text: str) -> ShapePattern:
@@ -79,6 +84,9 @@ class Bindings:
     def sizes(self, name: str) -> tuple[int, ...]:
         """The sizes of the variadic part `name`, at their bounds."""
         return tuple(bound_of(d) for d in self.prefixes[name])
+
+    def __contains__(self, name: str) -> bool:
+        return name in self.dims or name in self.prefixes
 
 
 def show(shape: Shape) -> str:

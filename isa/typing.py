@@ -48,7 +48,7 @@ def _complaints(instruction: Instruction) -> Iterator[Complaint]:
     failed = False
     given = [(o, d) for o, d in zip(row.operands, instruction.operands, strict=True) if d is not None]
     for operand, descriptor in given:
-        for complaint in _fit(row, operand, descriptor, types, bindings):
+        for complaint in _fit(row, operand, descriptor, types, bindings, failed):
             failed = True
             yield complaint
     if failed:
@@ -82,7 +82,7 @@ def _presence(row: Row, instruction: Instruction, steps: tuple[str, ...]) -> Ite
 
 
 def _fit(
-    row: Row, operand: Operand, descriptor: Descriptor, types: dict[str, DType], bindings: shapes.Bindings
+    row: Row, operand: Operand, descriptor: Descriptor, types: dict[str, DType], bindings: shapes.Bindings, failed: bool
 ) -> Iterator[Complaint]:
     allowed = row.operand_dtypes(operand)
     dtype = descriptor.dtype
@@ -95,7 +95,10 @@ def _fit(
             yield Complaint(
                 "types", f"{operand.name} is {dtype.text}, but {operand.dtypes} is {first.text} here", operand.name
             )
+    pattern = shapes.parse(operand.shape)
+    if failed and not all(name in bindings for name in pattern.borrowed):
+        return  # the operand that should have bound them did not fit
     try:
-        shapes.unify(shapes.parse(operand.shape), descriptor.dims, bindings, operand.name)
+        shapes.unify(pattern, descriptor.dims, bindings, operand.name)
     except shapes.ShapeMismatch as mismatch:
         yield Complaint("shapes", str(mismatch), operand.name)

@@ -145,6 +145,12 @@ def test_the_same_tensors_make_the_same_bytes(tmp_path: Path) -> None:
     assert np.load(tmp_path / "a.npz")["x"].tolist() == [0, 1, 2]
 
 
+def test_two_outputs_in_one_file_are_refused() -> None:
+    """The second would replace the first."""
+    with pytest.raises(InputError, match="'a.npy' is written twice"):
+        destinations(["x=a.npy", "y=a.npy"], ["x", "y"])
+
+
 @pytest.mark.parametrize(
     ("spec", "names", "message"),
     [

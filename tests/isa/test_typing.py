@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
 import pytest
@@ -217,6 +218,25 @@ def test_several_wrong_operands_are_all_named() -> None:
     """Typing does not stop at the first operand."""
     found = complaints("EW.add", {"out": (2,), "a": (3,), "b": ("f16", (4,))}, {})
     assert [(c.rule, c.operand) for c in found] == [("shapes", "a"), ("types", "b"), ("shapes", "b")]
+
+
+def test_operands_of_any_rank_are_refused_with_a_complaint() -> None:
+    """Operands that do not fit leave names unbound that others broadcast to; every row copes with that."""
+    refused = 0
+    for row in ROWS:
+        for rank, sub in itertools.product(range(7), row.sub_codes or ("",)):
+            operands = tuple(contiguous(Segment.STATE, DType.F32, (2,) * (rank if k % 2 else 6 - rank))
+                             for k in range(len(row.operands)))  # fmt: skip
+            steps = tuple(o.step for o in row.operands if o.step is not None)
+            attributes = {n: a.default for n, a in row.all_attributes.items()} | ({"steps": steps} if steps else {})
+            refused += bool(check(Instruction(row, sub, operands, attributes)))
+    assert refused > 500
+
+
+def test_rank_of_an_output_that_others_broadcast_to() -> None:
+    """A product whose output is a vector names the output, and nothing that follows from it."""
+    (found,) = complaints("GEMM", {"out": (2,), "a": (2, 3), "b": (3, 2)}, {})
+    assert found == Complaint("shapes", "out is [2], which does not have the rank of [B..., M, N]", "out")
 
 
 def test_a_missing_attribute_is_a_complaint() -> None:
