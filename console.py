@@ -32,6 +32,16 @@ Command = TypeVar("Command", bound=Callable[..., Any])
 class Driver(click.Group):
     """The `dla` command: runs a sub-command and turns every error into one message and one exit code."""
 
+    def main(self, *args: Any, **options: Any) -> Any:
+        """Run `dla`. A closed stdout or stderr (`>&-`) takes what is printed, and drops it."""
+        sys.stdout = sys.stdout or Path(os.devnull).open("w")  # noqa: SIM115  # as long as the process
+        sys.stderr = sys.stderr or Path(os.devnull).open("w")  # noqa: SIM115
+        try:
+            return super().main(*args, **options)
+        except OSError as error:  # from printing help; `invoke` knows the others
+            click.echo(f"error: {error.strerror or error}", err=True)
+            sys.exit(InputError.exit_code)
+
     def invoke(self, ctx: click.Context) -> Any:
         """Run the sub-command; the only place where exceptions become exit codes."""
         try:

@@ -213,10 +213,21 @@ def test_a_full_disk_leaves_no_half_written_file() -> None:
     assert files() == before
 
 
-def test_a_full_stdout_is_one_message() -> None:
+@pytest.mark.parametrize("stream", ["1>&-", "2>&-"])
+def test_a_closed_stream_takes_nothing_from_the_run(stream: str) -> None:
+    """Where stdout or stderr is closed, what goes there is dropped and the outputs are written all the same."""
+    code = "from dla.cli import main; main(prog_name='dla')"
+    shell = f'exec "$0" -c "{code}" run double.dla -i x.npy -o y.npz {stream}'
+    child = subprocess.run(["sh", "-c", shell, sys.executable], capture_output=True, timeout=60, check=False)
+    assert child.returncode == 0, child.stderr
+    assert Path("y.npz").exists()
+
+
+@pytest.mark.parametrize("argument", ["isa", "--help"])
+def test_a_full_stdout_is_one_message(argument: str) -> None:
     """/dev/full refuses what is printed."""
     with Path("/dev/full").open("wb") as full:
-        child = process("isa", stdout=full)
+        child = process(argument, stdout=full)
         _, stderr = child.communicate(timeout=60)
     assert child.returncode == 2
     assert stderr == b"error: No space left on device\n"
