@@ -11,8 +11,9 @@ from dla.assembler.constants import number
 from dla.assembler.source import suggestion
 from dla.assembler.syntax import ListValue, Value, integer, name_of, problem
 from dla.assembler.views import Scope
-from dla.isa.attributes import F32, Attribute, Enum, Flag, Reg, ScalarValue
+from dla.isa.attributes import F32, Attribute, Enum, Flag
 from dla.isa.registers import Register
+from dla.isa.scalar_attributes import Reg, ScalarValue
 
 
 def attribute_value(scope: Scope, attribute: Attribute, value: Value | None, place: Token) -> Any:

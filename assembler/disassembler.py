@@ -17,10 +17,11 @@ from dla.assembler.constanttext import bytes_of, source_text
 from dla.assembler.declarations import DIM_REGISTERS, aligned
 from dla.assembler.instructions import positional_names
 from dla.assembler.viewtext import Namer, quoted
-from dla.isa.attributes import Attribute, Flag, Reg, ScalarValue, Target
+from dla.isa.attributes import Attribute, Flag, Target
 from dla.isa.descriptor import Dynamic, Segment
 from dla.isa.program import Debug, DimSymbol, Instruction, Program, Tensor
 from dla.isa.registers import Register, RegisterClass
+from dla.isa.scalar_attributes import Reg, ScalarValue
 
 _MAX_BLANK_LINES = 40
 

@@ -15,12 +15,13 @@ from dla.assembler.source import suggestion
 from dla.assembler.syntax import InstructionStatement, Keyword, ListValue, Placed, Value, View, problem, unquote
 from dla.assembler.views import named, placed, view
 from dla.isa import typing
-from dla.isa.attributes import Attribute, Axes, Axis, Enum, EnumList, Flag, Reg, Target
+from dla.isa.attributes import Attribute, Axes, Axis, Enum, EnumList, Flag, Target
 from dla.isa.descriptor import MAX_RANK, Descriptor
 from dla.isa.dtypes import DType
 from dla.isa.instructions import BY_MNEMONIC
 from dla.isa.names import MAX_TEXT_BYTES, is_text
 from dla.isa.program import Instruction
+from dla.isa.scalar_attributes import Reg
 from dla.isa.table import Operand, Row
 
 

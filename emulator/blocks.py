@@ -6,11 +6,12 @@ from collections.abc import Iterable
 
 from dla.emulator.footprint import Footprint, footprint
 from dla.emulator.timeline import Timeline
-from dla.isa.attributes import Reg, Target
+from dla.isa.attributes import Target
 from dla.isa.descriptor import Descriptor, Dynamic, Segment
 from dla.isa.program import Instruction, Program
 from dla.isa.reach import Reach
 from dla.isa.registers import Register, s
+from dla.isa.scalar_attributes import Reg
 from dla.isa.table import Role
 
 BARRIERS = frozenset(("HALT", "LOOP", "ENDLOOP", "BR", "CALL", "RET"))

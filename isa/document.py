@@ -10,7 +10,7 @@ from typing import Any
 
 from dla.isa import descriptor, dtypes, encoding, epilogue, shapes
 from dla.isa.activations import ACTIVATIONS
-from dla.isa.attributes import UNIT_BITS, Attribute, EnumList, Flag, IntList, Record, Reg, ScalarValue, pieces
+from dla.isa.attributes import UNIT_BITS, Attribute, EnumList, Flag, IntList, Record
 from dla.isa.descriptor import MAX_RANK, Segment
 from dla.isa.dtypes import DType
 from dla.isa.errors import TRAP_CATEGORIES
@@ -19,6 +19,7 @@ from dla.isa.picture import Field, draw
 from dla.isa.program import ISA_VERSION, TENSOR_ALIGNMENT
 from dla.isa.records import RECORDS
 from dla.isa.registers import RegisterClass
+from dla.isa.scalar_attributes import Reg, ScalarValue
 from dla.isa.table import ATTRIBUTE_BITS, OPCODE, OPERAND_SLOTS, RECORD_SLOTS, SUB, Exec, Operand, Row
 
 MANUAL = Path(__file__).parent.parent / "docs" / "isa.md"
@@ -191,7 +192,7 @@ def _attribute_table(attributes: tuple[Attribute, ...]) -> str:
 
 
 def _bits(attribute: Attribute) -> str:
-    return ", ".join(f"{at}..{at + width - 1}" if width > 1 else str(at) for at, width in pieces(attribute))
+    return ", ".join(f"{at}..{at + width - 1}" if width > 1 else str(at) for at, width in attribute.pieces)
 
 
 def _default(attribute: Attribute) -> str:
@@ -242,7 +243,7 @@ def _with_helpers(function: Callable[..., Any]) -> list[Callable[..., Any]]:
 def _attribute_fields(attributes: Iterable[Attribute]) -> list[Field]:
     fields = []
     for attribute in attributes:
-        parts = pieces(attribute)
+        parts = attribute.pieces
         if isinstance(attribute, ScalarValue):
             fields += [Field(*parts[0], f"{attribute.name} tag"), Field(*parts[1], attribute.name)]
         elif isinstance(attribute, IntList):

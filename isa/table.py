@@ -9,7 +9,7 @@ from functools import cached_property
 from typing import Any
 
 from dla.isa import dtypes, shapes
-from dla.isa.attributes import UNIT_BITS, Attribute, Record, pieces
+from dla.isa.attributes import UNIT_BITS, Attribute, Record
 from dla.isa.bounds import EXACT, ErrorBound
 from dla.isa.descriptor import Descriptor
 from dla.isa.dtypes import Array, DType
@@ -221,7 +221,7 @@ def _check_row(row: Row) -> None:
     """Refuse a row that contradicts itself: the build fails, not the user."""
     taken: dict[int, str] = {}
     for attribute in row.attributes:
-        for at, width in pieces(attribute):
+        for at, width in attribute.pieces:
             for bit in range(at, at + width):
                 if bit not in ATTRIBUTE_BITS:
                     raise ValueError(f"{row.mnemonic}.{attribute.name}: bit {bit} is not for attributes")

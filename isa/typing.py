@@ -9,10 +9,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from dla.isa import shapes
-from dla.isa.attributes import Reg, Target
+from dla.isa.attributes import Target
 from dla.isa.descriptor import Descriptor
 from dla.isa.dtypes import DType
 from dla.isa.program import Instruction
+from dla.isa.scalar_attributes import Reg
 from dla.isa.table import Operand, Row, Site
 
 

@@ -16,11 +16,12 @@ import numpy as np
 
 from dla.isa import shapes, typing, windows
 from dla.isa.activations import ACTIVATIONS
-from dla.isa.attributes import F32, Attribute, Axes, Axis, Enum, Flag, Int, Reg, ScalarValue, Target
+from dla.isa.attributes import F32, Attribute, Axes, Axis, Enum, Flag, Int, Target
 from dla.isa.descriptor import MAX_RANK, Dim, Segment, bound_of, contiguous
 from dla.isa.dtypes import DType
 from dla.isa.program import Instruction
 from dla.isa.registers import BY_NAME, Register
+from dla.isa.scalar_attributes import Reg, ScalarValue
 from dla.isa.table import Operand, Row
 
 MAX_TRIES = 2000

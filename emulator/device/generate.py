@@ -18,14 +18,15 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-from dla.isa import attributes
+from dla.isa import scalar_attributes
 from dla.isa.activations import ACTIVATIONS
-from dla.isa.attributes import F32, Attribute, Axes, Enum, EnumList, Flag, IntList, Reg, ScalarValue, pieces
+from dla.isa.attributes import F32, Attribute, Axes, Enum, EnumList, Flag, IntList
 from dla.isa.dtypes import DType
 from dla.isa.errors import TRAP_CATEGORIES
 from dla.isa.instructions import ROWS
 from dla.isa.records import RECORDS
 from dla.isa.registers import RegisterClass
+from dla.isa.scalar_attributes import Reg, ScalarValue
 from dla.isa.table import OPERAND_SLOTS, RECORD_SLOTS, SUB, Exec, Row
 
 KERNEL_FOLDER = Path(__file__).parent / "kernel"
@@ -94,9 +95,9 @@ def _constants() -> Iterator[str]:
     yield from (f"constexpr u32 ACT_{a.name.upper()} = {a.code};" for a in ACTIVATIONS.values())
     yield from (f"constexpr u32 DTYPE_{d.name} = {d.value};" for d in DType)
     yield from (f"constexpr u32 TRAP_{name.upper()} = {code};" for name, code in TRAP_CODES.items())
-    yield f"constexpr u32 TAG_INTEGER = {attributes.INTEGER_TAG};"
-    yield f"constexpr u32 TAG_PRESENT_INTEGER = {attributes.PRESENT_INTEGER_TAG};"
-    yield f"constexpr u32 TAG_FLOAT = {attributes.FLOAT_TAG};"
+    yield f"constexpr u32 TAG_INTEGER = {scalar_attributes.INTEGER_TAG};"
+    yield f"constexpr u32 TAG_PRESENT_INTEGER = {scalar_attributes.PRESENT_INTEGER_TAG};"
+    yield f"constexpr u32 TAG_FLOAT = {scalar_attributes.FLOAT_TAG};"
     for cls in RegisterClass:
         yield f"constexpr u32 REG_{cls.prefix.upper()}{'0' if cls.count > 1 else ''} = {cls.first_code};"
     for record in RECORDS:
@@ -186,7 +187,7 @@ def _view(row: Row) -> str:
 def _accessor(attribute: Attribute, unit: str) -> str:
     """One method that reads `attribute` out of `unit`."""
     name = identifier(attribute.name)
-    at, width = pieces(attribute)[0]
+    at, width = attribute.pieces[0]
     if isinstance(attribute, F32):
         # An optional one that is absent reads as NaN.
         return (

@@ -9,9 +9,10 @@ from typing import Any
 
 import numpy as np
 
-from dla.isa.attributes import F32, Flag, Int, ScalarValue
+from dla.isa.attributes import F32, Flag, Int
 from dla.isa.bounds import F32_EPSILON, ErrorBound, storage_roundoff
 from dla.isa.dtypes import FLOATS, Array, DType
+from dla.isa.scalar_attributes import ScalarValue
 from dla.isa.table import Constraint, Operand, Out, Role, Row, Site
 
 

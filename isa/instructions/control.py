@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from dla.isa.attributes import Int, Reg, ScalarValue, Target
+from dla.isa.attributes import Int, Target
 from dla.isa.dtypes import ALL, DType
 from dla.isa.registers import fits, kind
+from dla.isa.scalar_attributes import Reg, ScalarValue
 from dla.isa.table import Constraint, Exec, Operand, Role, Row, Site, Sub
 
 MAX_CALL_DEPTH = 16

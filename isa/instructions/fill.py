@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from dla.isa.attributes import ScalarValue
 from dla.isa.dtypes import ALL, Array
+from dla.isa.scalar_attributes import ScalarValue
 from dla.isa.table import Operand, Out, Role, Row
 
 

@@ -6,9 +6,10 @@ from typing import Any
 
 import numpy as np
 
-from dla.isa.attributes import Axis, ScalarValue
+from dla.isa.attributes import Axis
 from dla.isa.bounds import ErrorBound
 from dla.isa.dtypes import NUMBERS, Array, broadcast
+from dla.isa.scalar_attributes import ScalarValue
 from dla.isa.table import Constraint, Operand, Out, Role, Row, axis_below_rank
 
 

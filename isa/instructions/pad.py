@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 
 from dla.isa import dtypes
-from dla.isa.attributes import ScalarValue
 from dla.isa.dtypes import ALL, Array
 from dla.isa.records import PADS
+from dla.isa.scalar_attributes import ScalarValue
 from dla.isa.table import Constraint, Operand, Out, Role, Row, Site, Sub, only_for
 
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dla.isa.attributes import Reg
 from dla.isa.instructions import ROWS
 from dla.isa.program import Instruction
 from dla.isa.registers import Register
+from dla.isa.scalar_attributes import Reg
 
 _WRITING = {
     row.mnemonic: tuple(a.name for a in row.all_attributes.values() if isinstance(a, Reg) and a.writable)

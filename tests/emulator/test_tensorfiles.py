@@ -147,7 +147,7 @@ def test_the_same_tensors_make_the_same_bytes(tmp_path: Path) -> None:
 
 def test_two_outputs_in_one_file_are_refused() -> None:
     """The second would replace the first."""
-    with pytest.raises(InputError, match="'a.npy' is written twice"):
+    with pytest.raises(InputError, match=r"'a\.npy' is written twice"):
         destinations(["x=a.npy", "y=a.npy"], ["x", "y"])
 
 

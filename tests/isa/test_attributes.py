@@ -10,25 +10,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dla.isa.attributes import (
-    F32,
-    Attribute,
-    Axes,
-    Axis,
-    Enum,
-    EnumList,
-    Flag,
-    Int,
-    IntList,
-    Reg,
-    ScalarValue,
-    Target,
-    pack,
-    pieces,
-    unpack,
-)
+from dla.isa.attributes import F32, Attribute, Axes, Axis, Enum, EnumList, Flag, Int, IntList, Target, pack, unpack
 from dla.isa.errors import ContainerError
 from dla.isa.registers import BY_CODE, BY_NAME, Register, f, p, s
+from dla.isa.scalar_attributes import Reg, ScalarValue
 
 COUNT = Int("count", 16, "", size=8, low=-3, high=100)
 PAIR = IntList("pair", 32, "", size=16, low=-2, high=2000)
@@ -104,7 +89,7 @@ def test_bits_decode_to_a_value_or_are_refused(attribute: Attribute, values: st.
 
 def pack_mask(attribute: Attribute) -> int:
     """The bits that an attribute occupies."""
-    return sum(((1 << width) - 1) << at for at, width in pieces(attribute))
+    return sum(((1 << width) - 1) << at for at, width in attribute.pieces)
 
 
 @pytest.mark.parametrize(

@@ -8,20 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dla.isa.attributes import (
-    F32,
-    Attribute,
-    Axes,
-    Axis,
-    Enum,
-    EnumList,
-    Flag,
-    Int,
-    IntList,
-    Reg,
-    ScalarValue,
-    Target,
-)
+from dla.isa.attributes import F32, Attribute, Axes, Axis, Enum, EnumList, Flag, Int, IntList, Target
 from dla.isa.descriptor import DESCRIPTOR_BYTES, Descriptor, Dynamic, Segment, contiguous
 from dla.isa.dtypes import DType
 from dla.isa.encoding import WORD_BYTES, Code, decode, encode
@@ -29,6 +16,7 @@ from dla.isa.errors import ContainerError
 from dla.isa.instructions import BY_MNEMONIC, ROWS
 from dla.isa.program import Instruction
 from dla.isa.registers import BY_CODE
+from dla.isa.scalar_attributes import Reg, ScalarValue
 from dla.isa.table import Row
 
 REGISTERS = sorted(BY_CODE.values(), key=lambda r: r.code)

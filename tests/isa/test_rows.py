@@ -14,7 +14,7 @@ from dla.assembler import assemble
 from dla.emulator.golden.machine import GoldenMachine
 from dla.emulator.result import Result
 from dla.isa import encoding, instructions
-from dla.isa.attributes import Flag, Int, pieces
+from dla.isa.attributes import Flag, Int
 from dla.isa.descriptor import Segment
 from dla.isa.dtypes import DType
 from dla.isa.errors import Trap
@@ -141,7 +141,7 @@ def test_records_of_a_row_share_no_attribute_bits(row: Row) -> None:
     for record in row.records:
         taken: set[int] = set(range(8))
         for attribute in record.attributes:
-            for at, width in pieces(attribute):
+            for at, width in attribute.pieces:
                 bits = set(range(at, at + width))
                 assert not bits & taken
                 assert max(bits) < 512

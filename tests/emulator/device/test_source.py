@@ -7,8 +7,8 @@ import re
 import pytest
 
 from dla.emulator.device import generate, source
-from dla.isa.attributes import ScalarValue
 from dla.isa.instructions import ROWS
+from dla.isa.scalar_attributes import ScalarValue
 
 
 def test_source_is_one_text_without_local_includes():
