@@ -61,7 +61,8 @@ def parsed_dims(specs: tuple[str, ...]) -> dict[str, int]:
         name, equals, value = spec.partition("=")
         if not (equals and value.isascii() and value.isdigit() and len(value) < 20):
             raise InputError(f"--set {spec} does not set a dim", hint="write --set batch=64")
-        dims[name] = int(value)
+        if dims.setdefault(name, int(value)) != int(value):
+            raise InputError(f"--set gives {name} twice: {dims[name]} and {int(value)}", hint="set each dim once")
     return dims
 
 

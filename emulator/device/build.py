@@ -33,7 +33,7 @@ def import_cupy() -> Any:
     except ImportError as error:
         raise BackendError(
             "the gpu backend needs CuPy, which is not installed",
-            hint="pip install 'dla[cuda12]' (driver 525 or later) or 'dla[cuda13]' (driver 580 or later)",
+            hint="pip install 'cupy-cuda12x[ctk]' (or 13x), or use the golden machine, which needs no GPU",
         ) from error
     try:
         count = cupy.cuda.runtime.getDeviceCount()
