@@ -56,7 +56,7 @@ def inputs_for(
 
 def parsed_dims(specs: tuple[str, ...]) -> dict[str, int]:
     """`("batch=64",)` as `{"batch": 64}`."""
-    dims = {}
+    dims: dict[str, int] = {}
     for spec in specs:
         name, equals, value = spec.partition("=")
         if not (equals and value.isascii() and value.isdigit() and len(value) < 20):
