@@ -10,7 +10,7 @@ from rich import box
 from rich.table import Table
 from rich.text import Text
 
-from dla.isa.descriptor import Dynamic, Segment
+from dla.isa.descriptor import Dynamic
 from dla.isa.summary import Summary
 
 if TYPE_CHECKING:
@@ -186,11 +186,6 @@ def quantity(value: float, unit: str) -> str:
             return f"{value:.3g} {prefix}{unit}"
         value /= 1000
     return f"{value:.3g} P{unit}"
-
-
-def inputs_of(program: Program) -> dict[str, Any]:
-    """The program's input tensors by name."""
-    return {t.name: t for t in program.in_segment(Segment.INPUT)}
 
 
 def comparison_table(rows: Iterable[tuple[str, OutputComparison]]) -> Table:

@@ -33,12 +33,6 @@ States = dict[int, tuple[Interval, ...]]
 """What the registers can hold before an instruction, for those whose operands use registers."""
 
 
-def registers_of(descriptor: Descriptor) -> set[int]:
-    """The integer registers in the shape and address of a view."""
-    used = {d.register for d in descriptor.dims if isinstance(d, Dynamic)}
-    return used if descriptor.offset_register is None else used | {descriptor.offset_register}
-
-
 def analyse(program: Program, flow: Flow) -> States:
     """The intervals before each instruction that has a dynamic operand and can be reached."""
     start: State = [(0, 0)] * RegisterClass.INT.count
