@@ -16,7 +16,6 @@ A row without a handler is an error of the CUDA compiler that names `GemmHandler
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import Path
 
 from dla.isa import scalar_attributes
 from dla.isa.activations import ACTIVATIONS
@@ -29,7 +28,6 @@ from dla.isa.registers import RegisterClass
 from dla.isa.scalar_attributes import Reg, ScalarValue
 from dla.isa.table import OPERAND_SLOTS, RECORD_SLOTS, SUB, Exec, Row
 
-KERNEL_FOLDER = Path(__file__).parent / "kernel"
 TRAP_CODES = {name: code for code, name in enumerate(TRAP_CATEGORIES, start=1)}
 """Code of each trap category in a report; 0 is no trap."""
 

@@ -166,8 +166,9 @@ def _signals(row: Row) -> bool:
 def _waits(program: Program) -> tuple[Array, Array]:
     """Counters to wait for and to signal.
 
-    Signalling instructions share COUNTERS counters round-robin. A counter that two instructions share only makes a
-    wait longer, never wrong: targets count every arrival that program order puts before the waiting instruction.
+    Signalling instructions share COUNTERS counters round-robin; targets count every arrival that program order puts
+    before the waiting instruction. A block that runs ahead must not arrive for a later instruction while another still
+    owes an arrival for an earlier one, so an instruction whose counter is shared also waits for that counter itself.
     """
     waits = np.zeros((len(program.instructions), 4), np.uint32)
     lists: list[int] = []
@@ -179,7 +180,8 @@ def _waits(program: Program) -> tuple[Array, Array]:
     for index, before in enumerate(conflicts(program)):
         if index not in counter:
             continue
-        needed = _counters(counter, before)
+        shared = (counter[index],) if len(counter) > COUNTERS else ()
+        needed = _counters(counter, before, shared)
         count = WAIT_FOR_ALL if needed is None else len(needed)
         # Work that depends on nothing recent starts on other blocks than the work before it.
         if not before or max(before) < index - 1:
@@ -189,12 +191,12 @@ def _waits(program: Program) -> tuple[Array, Array]:
     return waits, np.array(lists or [0], np.uint32)
 
 
-def _counters(counter: Mapping[int, int], before: Sequence[int]) -> list[int] | None:
-    """The counters of the instructions `before`; None where one warp cannot poll as many.
+def _counters(counter: Mapping[int, int], before: Sequence[int], shared: tuple[int, ...]) -> list[int] | None:
+    """The counters of the instructions `before`, and `shared` ones; None where one warp cannot poll as many.
 
     Hostile programs name very many instructions: those lists are not even looked at.
     """
     if len(before) > COUNTERS:
         return None
-    needed = sorted({counter[j] for j in before})
+    needed = sorted({*shared, *(counter[j] for j in before)})
     return needed if len(needed) <= MAX_WAITS else None

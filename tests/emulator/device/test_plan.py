@@ -256,6 +256,15 @@ def test_every_interleaving_keeps_conflicting_instructions_in_order(seed):
     Simulation(program, made, blocks=4, rng=rng).run()
 
 
+@pytest.mark.parametrize("seed", range(60))
+def test_shared_counters_keep_the_order_too(seed, monkeypatch):
+    """With fewer counters than instructions, a block that runs ahead does not pass for one that lags behind."""
+    monkeypatch.setattr(plan, "COUNTERS", 3)
+    pairs = "".join(f"    FILL h[{i}], {i}\n    COPY g[{i}], h[{i}]\n" for i in range(8))
+    program, made = planned(f".state h : f32[8, 2]\n.state g : f32[8, 2]\nmain:\n{pairs}    HALT\n")
+    Simulation(program, made, blocks=4, rng=random.Random(seed)).run()
+
+
 def test_the_simulation_notices_a_missing_wait():
     """With the waits taken out of a plan, the order check fails: it can fail."""
     rng = random.Random(0)
