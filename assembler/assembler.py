@@ -93,6 +93,7 @@ class _Assembly:
     code: Code = field(default_factory=Code)
     comments: list[tuple[str, int, str]] = field(default_factory=list)
     name: str | None = None
+    isa_version: tuple[int, int] = ISA_VERSION
     debug_file: str | None = None
     segments: dict[str, int] = field(default_factory=dict)
 
@@ -216,9 +217,12 @@ class _Assembly:
 
     def _directive_isa(self, place: Place, version: Token) -> None:
         major, _, minor = version.partition(".")
-        supported = f"{ISA_VERSION[0]}.{ISA_VERSION[1]}"
-        if not (major.isdigit() and minor.isdigit()) or (int(major[:9]), int(minor[:9])) != ISA_VERSION:
+        given = (int(major[:9]), int(minor[:9])) if major.isdigit() and minor.isdigit() else None
+        known = [(ISA_VERSION[0], step) for step in range(ISA_VERSION[1] + 1)]
+        if given is None or given not in known:
+            supported = " and ".join(f"{one}.{step}" for one, step in known)
             raise problem(version, f"ISA version {version} is not supported", f"this assembler knows {supported}")
+        self.isa_version = given
         self._to_header()
 
     def _directive_program(self, place: Place, name: Token) -> None:
@@ -316,6 +320,7 @@ class _Assembly:
             constants=tuple(sorted(declared.constants, key=lambda block: block.offset)),
             external=tuple(sorted(declared.external, key=lambda block: block.offset)),
             debug=self._debug(finished),
+            isa_version=self.isa_version,
             folder=self.main.folder,
         )
 

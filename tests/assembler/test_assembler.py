@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 
 from dla.assembler import assemble, assemble_file, disassemble
-from dla.isa.container import write_bytes
+from dla.isa.container import read_bytes, write_bytes
 from dla.isa.descriptor import Dynamic, Segment
 from dla.isa.errors import AssemblyError
-from dla.isa.program import DimSymbol, Instruction
+from dla.isa.program import ISA_VERSION, DimSymbol, Instruction
 from dla.isa.registers import BY_NAME
 
 MATRICES = ".input x : f32[4, 8]\n.input w : f32[8, 2]\n.scratch y : f32[4, 2]\n.scratch b : f32[2]\n"
@@ -151,6 +151,15 @@ def test_debug_section_holds_what_people_wrote() -> None:
             ("beside", 1, " trail"), ("end", 0, " bye"),
         ]
     )  # fmt: skip
+
+
+@pytest.mark.parametrize(("directive", "expected"), [(".isa 1.0\n", (1, 0)), (".isa 1.1\n", (1, 1)), ("", ISA_VERSION)])
+def test_program_keeps_the_version_that_it_was_written_for(directive: str, expected: tuple[int, int]) -> None:
+    """A later assembler does not change the version of a program, so the round trip through a file does not either."""
+    program = assemble(directive + "    HALT\n")
+    assert program.isa_version == expected
+    assert read_bytes(write_bytes(program)).isa_version == expected
+    assert f".isa {expected[0]}.{expected[1]}\n" in disassemble(program)
 
 
 def test_included_text_takes_the_line_of_its_include(tmp_path: Path) -> None:
