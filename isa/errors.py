@@ -29,6 +29,12 @@ class ContainerError(DlaError):
     exit_code = 3
 
 
+class ModelError(DlaError):
+    """A model (an ONNX file, or a graph that is being built) is damaged, hostile, or beyond what dla compiles."""
+
+    exit_code = 3
+
+
 @dataclass(frozen=True)
 class Diagnostic:
     """One complaint about source text: where it is, what is wrong, and what to do about it."""

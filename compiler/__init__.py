@@ -1,0 +1,1 @@
+"""The compiler: a model's graph -> `Program`."""

@@ -1,0 +1,296 @@
+"""What a graph node may be, and the types of what it gives: the rows of the instruction set, views, and composites.
+
+An operator that is a row has the row's attributes, plus those that only the graph needs because an instruction reads
+them off its output (`shape` of FILL and IOTA, `count` of TOPK). Shapes follow the rows' patterns and constraints; the
+verifier asks those again of the finished program.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from dla.compiler import dims
+from dla.compiler.dims import Dim
+from dla.compiler.graph import Node, TensorType
+from dla.isa import windows
+from dla.isa.dtypes import DType
+from dla.isa.errors import ModelError
+from dla.isa.instructions import BY_MNEMONIC
+from dla.isa.table import Row
+
+VIEWS = ("RESHAPE", "TRANSPOSE", "SLICE", "EXPAND")
+"""Operators that only look at their input differently: no instruction where strides can say it."""
+
+GRAPH_ONLY = ("shape", "count")
+"""Attributes that no instruction has."""
+
+Types = Sequence[TensorType | None]
+
+
+@dataclass(frozen=True)
+class Request:
+    """One node whose output types are asked for. `dtype` is the type wished for the first output, or None."""
+
+    op: str
+    sub: str
+    inputs: Types
+    attributes: Mapping[str, Any]
+    dtype: DType | None
+
+    def __getitem__(self, index: int) -> TensorType:
+        found = self.inputs[index]
+        if found is None:
+            raise ModelError(f"{self.op}: input {index} is missing")
+        return found
+
+    @property
+    def first(self) -> TensorType:
+        return self[0]
+
+    def like(self, dtype: DType | None = None) -> tuple[TensorType]:
+        """The first input's shape."""
+        return (TensorType(self.dtype or dtype or self.first.dtype, self.first.dims),)
+
+    def of(self, shape: Sequence[Dim], dtype: DType | None = None) -> tuple[TensorType]:
+        """A given shape."""
+        return (TensorType(self.dtype or dtype or self.first.dtype, tuple(shape)),)
+
+
+def row_of(op: str) -> Row | None:
+    """The row that `op` is, or None."""
+    return BY_MNEMONIC.get(op)
+
+
+def full_attributes(node: Node) -> dict[str, Any]:
+    """A row node's attributes with the row's defaults, without those that only the graph has."""
+    row = BY_MNEMONIC[node.op]
+    given = {k: v for k, v in node.attributes.items() if k not in GRAPH_ONLY}
+    return row.with_defaults(given)
+
+
+def infer(
+    op: str, sub: str, inputs: Types, attributes: Mapping[str, Any], dtype: DType | None = None
+) -> tuple[TensorType, ...]:
+    """The types of a node's outputs. Raises ModelError where the inputs do not fit each other."""
+    request = Request(op, sub, inputs, attributes, dtype)
+    row = row_of(op)
+    if row is not None:
+        request = Request(op, sub, inputs, row.with_defaults({}) | dict(attributes), dtype)
+    return _RULES[op](request)
+
+
+def broadcast(shapes: Sequence[Sequence[Dim]], what: str = "operands") -> tuple[Dim, ...]:
+    """NumPy's broadcast of `shapes`. Raises ModelError."""
+    rank = max(map(len, shapes), default=0)
+    result: list[Dim] = []
+    for axis in range(-rank, 0):
+        sizes = [s[axis] for s in shapes if len(s) >= -axis]
+        wide = [d for d in dict.fromkeys(sizes) if d != 1]
+        if len(wide) > 1:
+            shown = " and ".join(shape_text(s) for s in shapes)
+            raise ModelError(f"{what} of shapes {shown} do not broadcast to each other")
+        result.append(wide[0] if wide else 1)
+    return tuple(result)
+
+
+def shape_text(shape: Sequence[Dim]) -> str:
+    """`[batch, 3]`."""
+    return "[" + ", ".join(map(str, shape)) + "]"
+
+
+def window_output(attributes: Mapping[str, Any], sizes: Sequence[Dim], kernel: Sequence[int] | None) -> tuple[int, ...]:
+    """The number of positions along each spatial axis. Raises ModelError for symbolic sizes, or where none fits."""
+    fixed = tuple(d for d in sizes if isinstance(d, int))
+    if len(fixed) != len(sizes):
+        raise ModelError(
+            f"a convolution or pool slides over axes of symbolic size {shape_text(sizes)}",
+            hint="fix these dims: --fix NAME=SIZE",
+        )
+    rank = len(sizes)
+    window = None if kernel is None else tuple(kernel)
+    gaps = attributes.get("gaps") or (0,) * windows.MAX_SPATIAL
+    grown = tuple((n - 1) * (g + 1) + 1 if n else 0 for n, g in zip(fixed, gaps[len(gaps) - rank :], strict=True))
+    positions = windows.geometry(attributes, rank, window).output(grown)
+    if positions is None:
+        raise ModelError(f"a window is larger than its padded input of {shape_text(sizes)}")
+    return positions
+
+
+def _pointwise(request: Request) -> tuple[TensorType, ...]:
+    given = [t for t in request.inputs if t is not None]
+    shape = broadcast([t.dims for t in given], request.op)
+    if request.op == "SELECT":
+        return request.of(shape, request[1].dtype)
+    if request.op == "EW":
+        if request[0].dtype is not request[1].dtype:
+            raise ModelError(f"EW.{request.sub} of {request[0].dtype.text} and {request[1].dtype.text}")
+        compares = request.sub in ("eq", "ne", "lt", "le", "gt", "ge")
+        return request.of(shape, DType.BOOL if compares else None)
+    if request.sub in ("isnan", "isinf"):
+        return (TensorType(DType.BOOL, shape),)
+    return request.of(shape)
+
+
+def _reduce(request: Request) -> tuple[TensorType, ...]:
+    axes = request.attributes["axes"]
+    if request.attributes["keepdims"]:
+        shape = [1 if k in axes else d for k, d in enumerate(request.first.dims)]
+    else:
+        shape = [d for k, d in enumerate(request.first.dims) if k not in axes]
+    return request.of(shape, DType.I64 if request.sub in ("argmax", "argmin") else None)
+
+
+def _gemm(request: Request) -> tuple[TensorType, ...]:
+    a, b = request[0], request[1]
+    if a.rank < 2 or b.rank < 2 or a.dims[-1] != b.dims[-2]:
+        raise ModelError(f"GEMM of {a} and {b}: the inner dims differ")
+    if a.dtype is not b.dtype:
+        raise ModelError(f"GEMM of {a.dtype.text} and {b.dtype.text}")
+    columns = b.dims[-1]
+    if request.sub == "glu":
+        columns = columns // 2
+    shape = (*broadcast([a.dims[:-2], b.dims[:-2]], "GEMM"), a.dims[-2], columns)
+    return request.of(shape, a.dtype if a.dtype.is_float else DType.I32)
+
+
+def _conv(request: Request) -> tuple[TensorType, ...]:
+    x, w = request[0], request[1]
+    if x.rank != w.rank or not 3 <= x.rank <= 2 + windows.MAX_SPATIAL:
+        raise ModelError(f"CONV of {x} with kernels {w}: one or two spatial axes are needed")
+    kernel = [d for d in w.dims[1:-1] if isinstance(d, int)]
+    if len(kernel) != w.rank - 2:
+        raise ModelError(f"CONV with kernels {w}: their size must be constant")
+    if x.dims[-1] != w.dims[-1] * request.attributes["groups"]:
+        raise ModelError(f"CONV of {x} with kernels {w} in {request.attributes['groups']} groups: channels differ")
+    positions = window_output(request.attributes, x.dims[1:-1], kernel)
+    return request.of((x.dims[0], *positions, w.dims[0]))
+
+
+def _pool(request: Request) -> tuple[TensorType, ...]:
+    x = request.first
+    if request.sub.startswith("global"):
+        return request.of((x.dims[0], *(1 for _ in x.dims[1:-1]), x.dims[-1]))
+    return request.of((x.dims[0], *window_output(request.attributes, x.dims[1:-1], None), x.dims[-1]))
+
+
+def _attention(request: Request) -> tuple[TensorType, ...]:
+    q, k, v = request[0], request[1], request[2]
+    if not q.rank == k.rank == v.rank == 4 or q.dims[-1] != k.dims[-1] or k.dims[2] != v.dims[2]:
+        raise ModelError(f"ATTENTION of queries {q}, keys {k} and values {v}: their shapes do not fit")
+    return request.of((*q.dims[:3], v.dims[3]))
+
+
+def _topk(request: Request) -> tuple[TensorType, ...]:
+    shape = (*request.first.dims[:-1], request.attributes["count"])
+    return (TensorType(request.first.dtype, shape), TensorType(request.dtype or DType.I64, shape))
+
+
+def _gather(request: Request) -> tuple[TensorType, ...]:
+    x, indices, axis = request[0], request[1], request.attributes["axis"]
+    return request.of((*x.dims[:axis], *indices.dims, *x.dims[axis + 1 :]))
+
+
+def _resize(request: Request) -> tuple[TensorType, ...]:
+    axis = request.attributes["axis"]
+    shape = list(request.first.dims)
+    shape[axis] = request[1].dims[0]
+    return request.of(shape)
+
+
+def _pad(request: Request) -> tuple[TensorType, ...]:
+    low, high = request.attributes["low"], request.attributes["high"]
+    return request.of([d + low[k] + high[k] for k, d in enumerate(request.first.dims)])
+
+
+def _rnn(request: Request) -> tuple[TensorType, ...]:
+    if request.sub == "lstm":
+        (h,) = request.of(request[1].dims)
+        return h, TensorType(request[1].dtype, request[1].dims)
+    return request.of(request[2].dims)
+
+
+def _made(request: Request) -> tuple[TensorType, ...]:
+    return (TensorType(request.dtype or DType.F32, tuple(request.attributes["shape"])),)
+
+
+def _reshape(request: Request) -> tuple[TensorType, ...]:
+    shape = tuple(request.attributes["shape"])
+    if dims.product(shape) != request.first.elements:
+        raise ModelError(f"{request.first} cannot be reshaped to {shape_text(shape)}")
+    return request.of(shape)
+
+
+def _transpose(request: Request) -> tuple[TensorType, ...]:
+    return request.of([request.first.dims[k] for k in request.attributes["perm"]])
+
+
+def _slice(request: Request) -> tuple[TensorType, ...]:
+    return request.of(request.attributes["sizes"])
+
+
+def _expand(request: Request) -> tuple[TensorType, ...]:
+    shape = tuple(request.attributes["shape"])
+    if broadcast([request.first.dims, shape], "EXPAND") != shape:
+        raise ModelError(f"{request.first} does not broadcast to {shape_text(shape)}")
+    return request.of(shape)
+
+
+def _concat(request: Request) -> tuple[TensorType, ...]:
+    axis = request.attributes["axis"]
+    given = [request[k] for k in range(len(request.inputs))]
+    rest = {(t.dtype, *t.dims[:axis], None, *t.dims[axis + 1 :]) for t in given}
+    if len(rest) != 1:
+        raise ModelError(f"CONCAT of {', '.join(map(str, given))} along axis {axis}: the other dims differ")
+    total: Dim = 0
+    for t in given:
+        total = total + t.dims[axis]
+    return request.of((*given[0].dims[:axis], total, *given[0].dims[axis + 1 :]))
+
+
+def _write(request: Request) -> tuple[TensorType, ...]:
+    if request[0].rank != request[1].rank or request[0].dtype is not request[1].dtype:
+        raise ModelError(f"WRITE of {request[1]} into {request[0]}")
+    return request.like()
+
+
+def _recurrent(request: Request) -> tuple[TensorType, ...]:
+    """x [T, N, I], h [D, N, H] -> all outputs [T, D, N, H], last h [D, N, H] (and last c)."""
+    x, state = request[0], request[2]
+    outputs = TensorType(x.dtype, (x.dims[0], *state.dims))
+    return (outputs, state, state) if request.sub == "lstm" else (outputs, state)
+
+
+_RULES: dict[str, Callable[[Request], tuple[TensorType, ...]]] = {
+    "COPY": Request.like,
+    "ACT": _pointwise,
+    "EW": _pointwise,
+    "SELECT": _pointwise,
+    "REDUCE": _reduce,
+    "SCAN": Request.like,
+    "GEMM": _gemm,
+    "CONV": _conv,
+    "POOL": _pool,
+    "NORM": Request.like,
+    "SOFTMAX": Request.like,
+    "ATTENTION": _attention,
+    "ROPE": Request.like,
+    "TOPK": _topk,
+    "GATHER": _gather,
+    "SCATTER": Request.like,
+    "RESIZE": _resize,
+    "RNN": _rnn,
+    "PAD": _pad,
+    "FILL": _made,
+    "IOTA": _made,
+    "RESHAPE": _reshape,
+    "TRANSPOSE": _transpose,
+    "SLICE": _slice,
+    "EXPAND": _expand,
+    "CONCAT": _concat,
+    "WRITE": _write,
+    "RECURRENT": _recurrent,
+}
+OPERATORS = tuple(_RULES)
+"""Every operator that a graph may have."""
