@@ -65,10 +65,14 @@ def is_default(attributes: Mapping[str, Any]) -> bool:
 
 
 def slide(x: Array, shape: Geometry, fill: float) -> Array:
-    """Every window of x [N, S..., C], padded with `fill`: a view [N, P..., C, K...], P positions of K elements."""
-    spatial = range(1, x.ndim - 1)
-    padded = np.pad(x, [(0, 0), *zip(shape.low, shape.high, strict=True), (0, 0)], constant_values=fill)
-    dense = sliding_window_view(padded, shape.reach, axis=tuple(spatial))
+    """Every window of x [N, S..., C], padded with `fill`: a view [N, P..., K..., C], P positions of K elements.
+
+    Channels stay innermost, as they are in memory: what is computed from the windows then walks over neighbours.
+    """
+    rank = x.ndim - 2
+    if any(shape.low) or any(shape.high):
+        x = np.pad(x, [(0, 0), *zip(shape.low, shape.high, strict=True), (0, 0)], constant_values=fill)
+    dense = np.moveaxis(sliding_window_view(x, shape.reach, axis=tuple(range(1, 1 + rank))), 1 + rank, -1)
     steps = [slice(None, None, s) for s in shape.strides]
     taps = [slice(None, None, d) for d in shape.dilations]
-    return np.asarray(dense[(slice(None), *steps, slice(None), *taps)])
+    return np.asarray(dense[(slice(None), *steps, *taps)])

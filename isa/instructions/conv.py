@@ -16,16 +16,30 @@ from dla.isa.table import Alias, Constraint, Operand, Out, Role, Row, Site
 
 
 def convolve(x: Array, w: Array, groups: int, attributes: Mapping[str, Any]) -> Array:
-    """Convolve x [N, S..., C] with w [O, K..., C / groups] -> [N, P..., O]: one matrix product per group."""
+    """Convolve x [N, S..., C] with w [O, K..., C / groups] -> [N, P..., O]: one matrix product per group.
+
+    Groups of one channel have no product over channels: they are a weighted sum of their taps.
+    """
     outputs, *kernel, depth = w.shape
     taps = windows.slide(x, windows.geometry(attributes, len(kernel), tuple(kernel)), 0.0)
-    batch, *positions = taps.shape[: 1 + len(kernel)]
-    rows, terms = batch * int(np.prod(positions)), depth * int(np.prod(kernel))
-    patches = taps.reshape(rows, groups, terms).swapaxes(0, 1)  # [groups, rows, terms]
-    kernels = np.moveaxis(w, -1, 1).reshape(groups, outputs // groups, terms)
+    if depth == 1 and groups > 1:
+        return _depthwise(taps, w)
+    places = taps.shape[: 1 + len(kernel)]  # N, P...
+    rows, terms = int(np.prod(places)), depth * int(np.prod(kernel))
+    grouped = np.moveaxis(taps.reshape(*taps.shape[:-1], groups, depth), -2, 0)  # [groups, N, P..., K..., C / groups]
+    patches = grouped.reshape(groups, rows, terms)
+    kernels = w.reshape(groups, outputs // groups, terms)
     products = np.matmul(patches, kernels.swapaxes(1, 2))  # [groups, rows, O / groups]
-    result: Array = products.swapaxes(0, 1).reshape(batch, *positions, outputs)
+    result: Array = products.swapaxes(0, 1).reshape(*places, outputs)
     return result
+
+
+def _depthwise(taps: Array, w: Array) -> Array:
+    """Windows [N, P..., K..., C] times w [O, K..., 1] -> [N, P..., O]: the sum over taps, one by one."""
+    channels, outputs, kernel = taps.shape[-1], w.shape[0], w.shape[1:-1]
+    kernels = w.reshape(channels, outputs // channels, *kernel)
+    total = sum(taps[(..., *tap, slice(None), None)] * kernels[(..., *tap)] for tap in np.ndindex(*kernel))
+    return np.asarray(total).reshape(*taps.shape[: 1 + len(kernel)], outputs)
 
 
 def semantics(

@@ -25,7 +25,7 @@ def semantics(out: Out, x: Array, *, sub: str, count_include_pad: bool, **window
         with np.errstate(all="ignore"):
             return np.asarray(np.sum(x, axis=positions, keepdims=True) / np.asarray(np.prod(x.shape[1:-1]), x.dtype))
     shape = windows.geometry(window, spatial)
-    taps = tuple(range(-spatial, 0))
+    taps = tuple(range(1 + spatial, 1 + 2 * spatial))
     if sub == "max":
         lowest = -np.inf if out.dtype.is_float else np.iinfo(out.dtype.numpy).min
         return np.asarray(np.max(windows.slide(x, shape, lowest), axis=taps))
