@@ -1,0 +1,1 @@
+"""ONNX models: reading hostile files, and turning their operators into those of the graph."""

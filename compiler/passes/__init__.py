@@ -1,0 +1,1 @@
+"""Passes, each `Graph -> Graph`, one per file."""
