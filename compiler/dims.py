@@ -38,7 +38,7 @@ class Symbol:
 class Quotient:
     """floor(numerator / divisor), for a divisor of at least 1."""
 
-    numerator: Expr
+    numerator: Dim
     divisor: Dim
 
     def __str__(self) -> str:
@@ -53,7 +53,7 @@ class Quotient:
 
     def at(self, sizes: Mapping[str, int]) -> int:
         """Its value where symbols have `sizes`."""
-        return self.numerator.at(sizes) // evaluate(self.divisor, sizes)
+        return evaluate(self.numerator, sizes) // evaluate(self.divisor, sizes)
 
 
 @dataclass(frozen=True)
@@ -121,7 +121,7 @@ class Expr:
     def __rfloordiv__(self, other: int) -> Dim:
         if other == 0:
             return 0
-        return Expr((((Quotient(Expr((((), other),)), self),), 1),))
+        return Expr((((Quotient(other, self),), 1),))
 
     def __mod__(self, other: Dim) -> Dim:
         return self - (self // other) * other

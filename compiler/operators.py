@@ -256,10 +256,10 @@ def _write(request: Request) -> tuple[TensorType, ...]:
 
 
 def _recurrent(request: Request) -> tuple[TensorType, ...]:
-    """x [T, N, I], h [D, N, H] -> all outputs [T, D, N, H], last h [D, N, H] (and last c)."""
-    x, state = request[0], request[2]
-    outputs = TensorType(x.dtype, (x.dims[0], *state.dims))
-    return (outputs, state, state) if request.sub == "lstm" else (outputs, state)
+    """gates [T, N, G], weights [H, G], h [N, H] (c, bias) -> every h [T, N, H], the last h [N, H] (and last c)."""
+    gates, h = request[0], request[2]
+    every = TensorType(h.dtype, (gates.dims[0], *h.dims))
+    return (every, h, h) if request.sub == "lstm" else (every, h)
 
 
 _RULES: dict[str, Callable[[Request], tuple[TensorType, ...]]] = {

@@ -1,0 +1,119 @@
+"""Drafts -> Program: addresses for every storage, descriptors for every view, constants, names."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+
+import numpy as np
+
+from dla.compiler import memory
+from dla.compiler.lower.lowering import Draft, Lowered, Place, placed
+from dla.compiler.lower.storage import Storage, whole
+from dla.isa.descriptor import Descriptor, Segment, contiguous_strides
+from dla.isa.names import is_identifier
+from dla.isa.program import TENSOR_ALIGNMENT, ConstBlock, Debug, Instruction, Program, Tensor
+
+
+def assemble(name: str, lowered: Lowered, source: str = "") -> tuple[Program, memory.Plan]:
+    """The program, and the plan of its scratch memory."""
+    plan = _plan_scratch(lowered)
+    segments = {Segment.SCRATCH: plan.size}
+    for segment in (Segment.CONST, Segment.INPUT, Segment.OUTPUT, Segment.STATE):
+        segments[segment] = _in_a_row([s for s in lowered.storages if s.segment is segment])
+    placer = _Placer()
+    names = _Names({d.name for d in lowered.registers.dims})
+    tensors = [Tensor(names.unique(s.name or s.segment.text), placer.descriptor(placed(lowered.registers, whole(s))))
+               for s in _declared(lowered)]  # fmt: skip
+    code = [*lowered.registers.prologue, *(placer.instruction(d) for d in lowered.drafts)]
+    shift = len(lowered.registers.prologue)
+    comments = tuple(("beside", i + shift, f" {_one_line(d.label)}") for i, d in enumerate(lowered.drafts) if d.label)
+    program = Program(
+        names.identifier(name), tuple(code), tuple(tensors), tuple(lowered.registers.dims),
+        {s: n for s, n in sorted(segments.items()) if n}, _constants(lowered.storages),
+        debug=Debug(source, comments=comments),
+    )  # fmt: skip
+    return program, plan
+
+
+def _plan_scratch(lowered: Lowered) -> memory.Plan:
+    scratch = [s for s in lowered.storages if s.segment is Segment.SCRATCH and s.first is not None]
+    plan = memory.plan([memory.Block(s.nbytes, s.first or 0, s.last) for s in scratch], TENSOR_ALIGNMENT)
+    for storage, offset in zip(scratch, plan.offsets, strict=True):
+        storage.offset = offset
+    return plan
+
+
+def _in_a_row(storages: Iterable[Storage]) -> int:
+    """Give storages of one segment their addresses, one after the other. Returns the segment's size."""
+    position = 0
+    for storage in storages:
+        storage.offset = -(-position // TENSOR_ALIGNMENT) * TENSOR_ALIGNMENT
+        position = storage.offset + storage.nbytes
+    return position
+
+
+def _declared(lowered: Lowered) -> list[Storage]:
+    """The storages that get a name: everything that is used, in the order of segments."""
+    held = {id(s) for s in lowered.held.values()}
+    used = [s for s in lowered.storages if id(s) in held or s.segment is Segment.CONST or s.first is not None]
+    return sorted(used, key=lambda s: (s.segment is Segment.SCRATCH, s.segment))
+
+
+def _constants(storages: Iterable[Storage]) -> tuple[ConstBlock, ...]:
+    blocks = []
+    for storage in storages:
+        if storage.array is not None and storage.nbytes:
+            flat = np.ascontiguousarray(storage.array).reshape(-1).view(np.uint8)
+            blocks.append(ConstBlock(storage.offset, flat))
+    return tuple(blocks)
+
+
+class _Placer:
+    """Descriptors of views, now that storages have addresses. Equal views share one object."""
+
+    def __init__(self) -> None:
+        self._made: dict[tuple[object, ...], Descriptor] = {}
+
+    def instruction(self, draft: Draft) -> Instruction:
+        """The finished instruction."""
+        operands = tuple(None if p is None else self.descriptor(p) for p in draft.operands)
+        return Instruction(draft.row, draft.sub, operands, draft.attributes)
+
+    def descriptor(self, place: Place) -> Descriptor:
+        """The descriptor of one operand."""
+        storage = place.view.storage
+        size = storage.dtype.itemsize
+        strides = place.view.strides if place.view != whole(storage) else contiguous_strides(place.dims)
+        offset = storage.offset + place.number * size
+        key = (storage.segment, storage.dtype, place.dims, strides, offset, place.register, place.factor * size)
+        if key not in self._made:
+            self._made[key] = Descriptor(*key)
+        return self._made[key]
+
+
+class _Names:
+    """Identifiers for tensors, each once."""
+
+    def __init__(self, taken: set[str]) -> None:
+        self._taken = set(taken)
+
+    def unique(self, name: str) -> str:
+        """`name` as an identifier that nothing else has."""
+        base = self.identifier(name)
+        chosen, number = base, 1
+        while chosen in self._taken:
+            number += 1
+            chosen = f"{base}_{number}"
+        self._taken.add(chosen)
+        return chosen
+
+    @staticmethod
+    def identifier(name: str) -> str:
+        """`name` with everything replaced that an identifier cannot have."""
+        plain = re.sub(r"\W", "_", name, flags=re.ASCII)[:200] or "t"
+        return plain if is_identifier(plain) else f"t_{plain}"
+
+
+def _one_line(text: str) -> str:
+    return "".join(c if c.isprintable() else "?" for c in text)[:200]

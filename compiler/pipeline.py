@@ -1,0 +1,52 @@
+"""Graph -> Program: the passes in their order, then lowering, the memory plan and the verifier."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+from dataclasses import dataclass
+
+from dla.compiler.graph import Graph
+from dla.compiler.lower.assembly import assemble
+from dla.compiler.lower.lowering import lower
+from dla.compiler.memory import Plan
+from dla.compiler.passes import PASSES
+from dla.isa.dtypes import DType
+from dla.isa.errors import ModelError, VerifyError
+from dla.isa.program import Program
+from dla.isa.verifier import verify
+
+Explain = Callable[[str, Graph], None]
+"""Called with the name of each pass that ran, and the graph that it gave."""
+
+
+@dataclass(frozen=True)
+class Compiled:
+    """A program, and what is worth knowing of how it came about."""
+
+    program: Program
+    graph: Graph
+    memory: Plan
+
+
+def compile_graph(
+    graph: Graph, *, dtype: DType | None = None, skip: Collection[str] = (), explain: Explain | None = None,
+    source: str = "",
+) -> Compiled:  # fmt: skip
+    """Compile `graph`, which is changed on the way.
+
+    `dtype` is the float type to compute in (None: as the model says), `skip` names passes to leave out.
+    Raises ModelError.
+    """
+    if explain:
+        explain("import", graph)
+    for name, run in PASSES.items():
+        if name not in skip:
+            graph = run(graph, dtype) if name == "precision" else run(graph)
+            if explain:
+                explain(name, graph)
+    program, plan = assemble(graph.name, lower(graph), source)
+    try:
+        verify(program)
+    except VerifyError as error:
+        raise ModelError(f"the compiled program is not valid; please report this\n{error}") from error
+    return Compiled(program, graph, plan)
