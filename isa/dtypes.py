@@ -71,7 +71,7 @@ _PRECISION = {DType.F32: (24, -126), DType.F16: (11, -14), DType.BF16: (8, -126)
 
 
 def convert(values: Array, dtype: DType) -> Array:
-    """Convert `values` to `dtype` by the machine's rules, on every backend alike.
+    """Convert `values` to `dtype` by the machine's rules, on every backend alike; values of that type are not copied.
 
     float -> float and int -> float: round to nearest, ties to even, once (integers beyond 2**53 reach f16 and bf16
     by way of f64).
@@ -91,7 +91,7 @@ def convert(values: Array, dtype: DType) -> Array:
             values = values.astype(np.float64)
         if dtype is DType.BF16 and values.dtype == np.float64:
             values = _round_to_odd(values)
-        return np.asarray(values.astype(dtype.numpy))
+        return np.asarray(values.astype(dtype.numpy, copy=False))
 
 
 def _round_to_odd(values: Array) -> Array:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -40,14 +41,15 @@ class ConstMemory:
     """The read-only const segment, left in the blocks (perhaps memory maps) in which it came."""
 
     def __init__(self, blocks: Sequence[ConstBlock]) -> None:
-        self._blocks = blocks
+        self._blocks = [block for block in blocks if block.data.size]  # by offset, as they came
+        self._starts = [block.offset for block in self._blocks]
         self._joined: dict[tuple[int, int], Array] = {}
 
     def window(self, low: int, high: int) -> tuple[Array, int]:
         """A u8 array that holds bytes low..high, and the address of its first byte."""
-        for block in self._blocks:
-            if block.offset <= low and high <= block.offset + block.data.size:
-                return block.data, block.offset
+        at = bisect_right(self._starts, low) - 1
+        if at >= 0 and high <= self._starts[at] + self._blocks[at].data.size:
+            return self._blocks[at].data, self._starts[at]
         if (low, high) not in self._joined:
             self._joined[low, high] = self._join(low, high)
         return self._joined[low, high], low

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from dla.isa.dtypes import Array, DType
+from dla.isa.windows import Geometry, slide
 
 # spatial sizes, kernel, strides, dilations, pads [top, left, bottom, right], C, O, groups
 CASES = {
@@ -145,6 +146,17 @@ def test_global_pooling_sees_every_position(evaluate: Any, random: np.random.Gen
     for n, c in np.ndindex(shape[0], shape[-1]):
         assert largest.reshape(shape[0], -1)[n, c] == max(flat[n, :, c].tolist())
         assert mean.reshape(shape[0], -1)[n, c] == pytest.approx(sum(flat[n, :, c].tolist()) / flat.shape[1])
+
+
+def test_windows_are_views_with_channels_innermost() -> None:
+    """Nothing is copied where nothing is padded; position, then tap, then channel."""
+    x = np.arange(2 * 5 * 7 * 3.0).reshape(2, 5, 7, 3)
+    shape = Geometry(window=(2, 3), strides=(2, 1), dilations=(1, 2), low=(0, 0), high=(0, 0))
+    windows = slide(x, shape, 0.0)
+    assert windows.shape == (2, 2, 3, 2, 3, 3)
+    assert np.shares_memory(windows, x)
+    for n, py, px, ky, kx, c in np.ndindex(*windows.shape):
+        assert windows[n, py, px, ky, kx, c] == x[n, 2 * py + ky, px + 2 * kx, c]
 
 
 def test_pooling_passes_nan_on(evaluate: Any) -> None:

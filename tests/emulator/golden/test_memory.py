@@ -106,6 +106,16 @@ def test_constants_inside_one_block_are_not_copied() -> None:
     assert base == 256
 
 
+def test_a_constant_is_found_among_many_blocks() -> None:
+    """Each block is found by its offset; one without bytes hides nothing."""
+    blocks = [ConstBlock(256 * i, np.full(256, i, np.uint8)) for i in range(100)]
+    const = ConstMemory((*blocks[:50], ConstBlock(49 * 256, np.empty(0, np.uint8)), *blocks[50:]))
+    for i in range(100):
+        window, base = const.window(256 * i, 256 * i + 4)
+        assert np.shares_memory(window, blocks[i].data)
+        assert base == 256 * i
+
+
 def test_constants_across_blocks_and_gaps_are_joined() -> None:
     """Bytes that no block covers are zero."""
     ones, twos = np.full(4, 1, np.uint8), np.full(4, 2, np.uint8)
