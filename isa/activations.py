@@ -14,6 +14,10 @@ from typing import Any
 import numpy as np
 
 from dla.isa.dtypes import Array
+from dla.isa.error_function import erf
+
+BLOCK = 1 << 14
+"""Elements that a function takes at a time: they and its temporaries stay in a core's second-level cache."""
 
 
 @dataclass(frozen=True)
@@ -29,12 +33,9 @@ class Activation:
     alpha: float = 0.0  # value of alpha where none is written
 
 
-_erf_scalar = np.vectorize(math.erf, otypes=[np.float64])
-
-
-def erf(x: Array) -> Array:
-    """Gauss error function, elementwise; Abramowitz and Stegun 7.1.1 as computed by C's `erf`."""
-    return np.asarray(_erf_scalar(x)).astype(x.dtype) if x.size else x
+SELU_ALPHA = 1.67326319217681884765625
+SELU_GAMMA = 1.05070102214813232421875
+"""As ONNX has them, exact in f32 (Klambauer et al., "Self-Normalizing Neural Networks", 2017, gives more digits)."""
 
 
 def _sigmoid(x: Array) -> Array:
@@ -47,11 +48,19 @@ def _softplus(x: Array) -> Array:
 
 
 def _gelu_tanh(x: Array) -> Array:
-    return np.asarray(0.5 * x * (1 + np.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3))))
+    return np.asarray(0.5 * x * (1 + np.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * (x * x * x)))))
 
 
 def _relu(x: Array) -> Array:
     return np.asarray(np.where(x > 0, x, np.where(np.isnan(x), x, 0)))
+
+
+def _selu(x: Array) -> Array:
+    return np.asarray(SELU_GAMMA * np.where(x > 0, x, SELU_ALPHA * np.expm1(np.minimum(x, 0))))
+
+
+def _celu(x: Array, alpha: float) -> Array:
+    return np.asarray(np.where(x >= 0, x, alpha * np.expm1(np.minimum(x, 0) / alpha)))
 
 
 _F: list[tuple[Any, ...]] = [
@@ -84,14 +93,40 @@ _F: list[tuple[Any, ...]] = [
     ("reciprocal", 25, "1 / x", lambda x, a: 1 / x, 2),
     ("isnan", 26, "whether x is NaN (bool result)", lambda x, a: np.isnan(x), 0),
     ("not", 27, "logical not of a bool, bitwise not of an integer", lambda x, a: ~x, 0),
+    ("isinf", 28, "whether x is infinite (bool result)", lambda x, a: np.isinf(x), 0),
+    ("tan", 29, "tangent; x in radians", lambda x, a: np.tan(x), 8, 1e-6),
+    ("asin", 30, "arc sine, in radians", lambda x, a: np.arcsin(x), 4),
+    ("acos", 31, "arc cosine, in radians", lambda x, a: np.arccos(x), 4),
+    ("atan", 32, "arc tangent, in radians", lambda x, a: np.arctan(x), 4),
+    ("sinh", 33, "hyperbolic sine", lambda x, a: np.sinh(x), 8),
+    ("cosh", 34, "hyperbolic cosine", lambda x, a: np.cosh(x), 8),
+    ("asinh", 35, "inverse hyperbolic sine", lambda x, a: np.arcsinh(x), 8),
+    ("acosh", 36, "inverse hyperbolic cosine", lambda x, a: np.arccosh(x), 8),
+    ("atanh", 37, "inverse hyperbolic tangent", lambda x, a: np.arctanh(x), 8),
+    ("hard_sigmoid", 38, "clip(alpha * x + 0.5, 0, 1)", lambda x, a: np.clip(a * x + 0.5, 0, 1), 2, 1e-7, 1 / 6),
+    ("selu", 39, "1.050701 * (x if x > 0 else 1.673263 * (exp(x) - 1))", lambda x, a: _selu(x), 8),
+    ("celu", 40, "x if x >= 0 else alpha * (exp(x / alpha) - 1)", lambda x, a: _celu(x, a), 8, 1e-30, 1.0),
+    ("softsign", 41, "x / (1 + |x|)", lambda x, a: x / (1 + np.abs(x)), 4),
+    ("thresholded_relu", 42, "x if x > alpha else 0", lambda x, a: np.where(x > a, x, 0), 0, 0.0, 1.0),
 ]  # fmt: skip
 
 ACTIVATIONS = {entry[0]: Activation(*entry) for entry in _F}
 ACTIVATION_CODES = {a.name: a.code for a in ACTIVATIONS.values()}
+QUESTIONS = ("isnan", "isinf")
+"""Those that say yes or no of a float: their results are bools."""
 
 
 def activate(name: str, x: Array, alpha: float | None) -> Array:
     """Apply activation `name` to `x` (any shape, accumulator type) with parameter `alpha`; None: the kind's own."""
     activation = ACTIVATIONS[name]
+    parameter = activation.alpha if alpha is None else alpha
     with np.errstate(all="ignore"):
-        return np.asarray(activation.function(x, activation.alpha if alpha is None else alpha))
+        if x.size <= BLOCK:
+            return np.asarray(activation.function(x, parameter))
+        flat = np.ascontiguousarray(x).reshape(-1)
+        first = np.asarray(activation.function(flat[:BLOCK], parameter))
+        result = np.empty(flat.shape, first.dtype)
+        result[:BLOCK] = first
+        for at in range(BLOCK, flat.size, BLOCK):
+            result[at : at + BLOCK] = activation.function(flat[at : at + BLOCK], parameter)
+        return result.reshape(x.shape)

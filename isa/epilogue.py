@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from dla.isa.activations import activate
+from dla.isa.activations import QUESTIONS, activate
 from dla.isa.dtypes import FLOATS, Array
 from dla.isa.table import Constraint, Operand, Role, Site
 
@@ -27,14 +27,14 @@ def operands(shape: str) -> tuple[Operand, ...]:
 def constraint(number: int) -> Constraint:
     """The rule that the steps of one epilogue differ and its limits are in order."""
     return Constraint(
-        number, "epilogue steps differ from each other, isnan and not are no epilogue activations, and clamp has "
-                "low <= high", _steps_valid,
+        number, "epilogue steps differ from each other, isnan, isinf and not are no epilogue activations, and clamp "
+                "has low <= high", _steps_valid,
     )  # fmt: skip
 
 
 def _steps_valid(site: Site) -> bool:
     steps = site.attributes["steps"]
-    if len(set(steps)) != len(steps) or site.attributes["act"] in ("isnan", "not"):
+    if len(set(steps)) != len(steps) or site.attributes["act"] in (*QUESTIONS, "not"):
         return False
     if ("act" in steps) != (site.attributes["act"] != "identity"):
         return False

@@ -37,7 +37,7 @@ EPILOGUE = Record(
         EnumList("steps", 32, "what happens to the accumulator before the one rounding, in this order",
                  choices={"bias": 1, "act": 2, "residual": 3, "gate": 4, "clamp": 5}),
         Enum("act", 64, "activation of the `act` step", choices=ACTIVATION_CODES, default="identity"),
-        F32("act_alpha", 96, "parameter of the activation; absent: its own (leaky_relu 0.01, elu 1)",
+        F32("act_alpha", 96, "parameter of the activation; absent: its own, as in ACT",
             default=None, optional=True),
         F32("clamp_low", 128, "lower limit of the `clamp` step", default=0.0),
         F32("clamp_high", 160, "upper limit of the `clamp` step", default=0.0),

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from dla.isa import shapes, typing, windows
-from dla.isa.activations import ACTIVATIONS
+from dla.isa.activations import ACTIVATIONS, QUESTIONS
 from dla.isa.attributes import F32, Attribute, Axes, Axis, Enum, Flag, Int, Target
 from dla.isa.descriptor import MAX_RANK, Dim, Segment, bound_of, contiguous
 from dla.isa.dtypes import DType
@@ -265,7 +265,7 @@ def _steps(row: Row, draw: Drawer) -> tuple[str, ...]:
 def _epilogue(draw: Drawer, steps: tuple[str, ...]) -> dict[str, Any]:
     values: dict[str, Any] = {"steps": steps, "act": "identity", "act_alpha": None, "clamp_low": 0.0, "clamp_high": 0.0}
     if "act" in steps:
-        values["act"] = draw.rng.choice([a for a in ACTIVATIONS if a not in ("identity", "isnan", "not")])
+        values["act"] = draw.rng.choice([a for a in ACTIVATIONS if a not in ("identity", "not", *QUESTIONS)])
         values["act_alpha"] = draw.number() if ACTIVATIONS[values["act"]].alpha and draw.chance() else None
     if "clamp" in steps:
         values["clamp_low"], values["clamp_high"] = sorted((draw.number(), draw.number()))

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from dla.isa.activations import ACTIVATIONS, activate
+from dla.isa.activations import ACTIVATIONS, QUESTIONS, activate
 from dla.isa.attributes import F32
 from dla.isa.bounds import ErrorBound
 from dla.isa.dtypes import ALL, Array, DType, ulp
@@ -24,7 +24,7 @@ def semantics(out: Out, x: Array, *, sub: str, alpha: float | None) -> Array:
 
 def _types_fit(site: Site) -> bool:
     given, result = site.types["T"], site.types["O"]
-    if site.sub == "isnan":
+    if site.sub in QUESTIONS:
         return given.is_float and result is DType.BOOL
     if site.sub == "not":
         return not given.is_float and result is given
@@ -47,20 +47,26 @@ def _doc(name: str) -> str:
 ROW = Row(
     "ACT", 0x20, "pointwise", "unary function, element by element",
     "Computes a function of x, broadcast to out's shape. Floats may give another float type. Outside its domain a "
-    "function gives what IEEE 754 says: log(-1) is NaN, reciprocal(0) is infinite. alpha is the slope of leaky_relu "
-    "for negative x (0.01 where it is not written) and the factor of elu (1 where it is not written).",
+    "function gives what IEEE 754 says: log(-1) and asin(2) are NaN, reciprocal(0) is infinite. alpha is a parameter "
+    "of some functions, each with a value of its own where it is not written: the slope of leaky_relu for negative x "
+    "and of hard_sigmoid in the middle, the limit of elu and celu toward -infinity (negated), the threshold of "
+    "thresholded_relu (which gives 0 for NaN).",
     subs=tuple(Sub(a.name, a.code, _doc(a.name)) for a in ACTIVATIONS.values()),
     types={"T": ALL, "O": ALL},
     operands=(
         Operand("out", Role.OUT, "[B...]", "O", "the result"),
         Operand("x", Role.IN, "~[B...]", "T", "the argument"),
     ),
-    attributes=(F32("alpha", 384, "parameter of leaky_relu and elu; absent: 0.01 and 1", default=None, optional=True),),
+    attributes=(
+        F32("alpha", 384, "parameter of the functions that have one; absent: each its own", default=None,
+            optional=True),
+    ),
     constraints=(
-        Constraint(1, "floats give a float type; isnan takes floats and gives bool; not takes and gives one integer "
-                      "type or bool; integers are otherwise for identity, relu, abs, neg and sign only and give their "
-                      "own type", _types_fit),
-        Constraint(2, "alpha is written for leaky_relu and elu only", only_for("alpha", *WITH_ALPHA)),
+        Constraint(1, "floats give a float type; isnan and isinf take floats and give bool; not takes and gives "
+                      "one integer type or bool; integers are otherwise for identity, relu, abs, neg and sign only and "
+                      "give their own type", _types_fit),
+        Constraint(2, f"alpha is written for {', '.join(WITH_ALPHA[:-1])} and {WITH_ALPHA[-1]} only",
+                   only_for("alpha", *WITH_ALPHA)),
     ),
     alias=Alias.SAME,
     semantics=semantics,

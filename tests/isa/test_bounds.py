@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dla.isa.activations import ACTIVATIONS
+from dla.isa.activations import ACTIVATIONS, QUESTIONS
 from dla.isa.bounds import EXACT, storage_roundoff
 from dla.isa.dtypes import FLOATS, Array, DType, convert, ulp
 from dla.isa.instructions import BY_MNEMONIC, attention
@@ -17,7 +17,7 @@ Case = tuple[str, tuple[int, ...], tuple[tuple[int, ...] | None, ...], dict[str,
 _IMAGE, _KERNEL = (2, 6, 5, 4), (6, 3, 2, 2)
 
 CASES: list[Case] = [
-    *((f"ACT.{name}", (50,), ((50,),), {}) for name in ACTIVATIONS if name not in ("not", "isnan")),
+    *((f"ACT.{name}", (50,), ((50,),), {}) for name in ACTIVATIONS if name not in ("not", *QUESTIONS)),
     *((f"EW.{name}", (9, 8), ((9, 1), (8,)), {}) for name in ("add", "sub", "mul", "div", "min", "max", "pow", "mod")),
     *((f"REDUCE.{name}", (7,), ((7, 40),), {"axes": (1,)})
       for name in ("sum", "mean", "max", "min", "prod", "logsumexp", "l2")),

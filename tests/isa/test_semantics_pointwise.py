@@ -48,14 +48,34 @@ SCALAR: dict[str, Callable[[float, float], float]] = {
     "sign": lambda x, a: (x > 0) - (x < 0),
     "reciprocal": lambda x, a: 1 / x,
     "isnan": lambda x, a: x != x,
+    "isinf": lambda x, a: math.isinf(x),
+    "tan": lambda x, a: math.tan(x),
+    "asin": lambda x, a: math.asin(x),
+    "acos": lambda x, a: math.acos(x),
+    "atan": lambda x, a: math.atan(x),
+    "sinh": lambda x, a: math.sinh(x),
+    "cosh": lambda x, a: math.cosh(x),
+    "asinh": lambda x, a: math.asinh(x),
+    "acosh": lambda x, a: math.acosh(x),
+    "atanh": lambda x, a: math.atanh(x),
+    "hard_sigmoid": lambda x, a: max(0.0, min(1.0, a * x + 0.5)),
+    "selu": lambda x, a: 1.0507010221481323 * (x if x > 0 else 1.6732631921768188 * (math.exp(x) - 1)),
+    "celu": lambda x, a: max(0.0, x) + min(0.0, a * (math.exp(x / a) - 1)),
+    "softsign": lambda x, a: x / (1 + abs(x)),
+    "thresholded_relu": lambda x, a: x if x > a else 0.0,
 }
+DOMAIN: dict[str, Callable[[float], bool]] = {
+    "log": lambda x: x > 0, "rsqrt": lambda x: x > 0, "reciprocal": lambda x: x != 0, "sqrt": lambda x: x >= 0,
+    "asin": lambda x: abs(x) <= 1, "acos": lambda x: abs(x) <= 1, "acosh": lambda x: x >= 1,
+    "atanh": lambda x: abs(x) < 1,
+}  # fmt: skip
+"""Where Python's function has a value."""
 
 
 @pytest.mark.parametrize("name", SCALAR)
 def test_each_activation_is_its_formula(evaluate: Any, name: str) -> None:
     """Elementwise functions agree with Python's math wherever it is defined."""
-    x = np.array([v for v in SAMPLES if not (name in ("log", "rsqrt", "reciprocal") and v <= 0)])
-    x = x[x >= 0] if name == "sqrt" else x
+    x = np.array([v for v in SAMPLES if name not in DOMAIN or DOMAIN[name](v)])
     (y,) = evaluate(f"ACT.{name}", x.shape, x)
     expected = [SCALAR[name](v, ACTIVATIONS[name].alpha) for v in x.tolist()]
     np.testing.assert_allclose(y, expected, rtol=1e-12, atol=1e-13)
@@ -81,9 +101,41 @@ def test_elu_has_an_alpha_of_its_own(evaluate: Any) -> None:
     assert y.item() == -2
 
 
-@pytest.mark.parametrize("name", [n for n in SCALAR if n not in ("isnan",)])
+@pytest.mark.parametrize(
+    ("name", "alpha", "x", "expected"),
+    [
+        ("hard_sigmoid", 0.2, [-3.0, -1.0, 4.0], [0, 0.3, 1]),
+        ("celu", 2.0, [-np.inf, 3.0], [-2, 3]),
+        ("celu", 2.0, [-2.0, -1.0], [2 * math.expm1(-1), 2 * math.expm1(-0.5)]),
+        ("thresholded_relu", -1.0, [-2.0, -1.0, -0.5], [0, 0, -0.5]),
+        ("thresholded_relu", 0.0, [-2.0, 0.0, 0.5], [0, 0, 0.5]),
+    ],
+)
+def test_alpha_is_what_is_written(
+    evaluate: Any, name: str, alpha: float, x: list[float], expected: list[float]
+) -> None:
+    """Not the function's own, even where it is 0."""
+    (y,) = evaluate(f"ACT.{name}", (len(x),), np.array(x), alpha=alpha)
+    np.testing.assert_allclose(y, expected, rtol=1e-12)
+
+
+def test_selu_keeps_mean_and_variance(evaluate: Any, random: np.random.Generator) -> None:
+    """The fixed point that its two numbers were made for: normal numbers stay of mean 0 and variance 1."""
+    (y,) = evaluate("ACT.selu", (400_000,), random.standard_normal(400_000))
+    assert abs(y.mean()) < 0.01
+    assert abs(y.var() - 1) < 0.01
+
+
+def test_questions_of_a_float_give_bools(evaluate: Any) -> None:
+    """Whether it is NaN, whether it is infinite: of every kind of number."""
+    x = np.array([np.nan, np.inf, -np.inf, 1e308, 0.0])
+    assert evaluate("ACT.isnan", (5,), x, dtype=DType.BOOL)[0].tolist() == [True, False, False, False, False]
+    assert evaluate("ACT.isinf", (5,), x, dtype=DType.BOOL)[0].tolist() == [False, True, True, False, False]
+
+
+@pytest.mark.parametrize("name", [n for n in SCALAR if n not in ("isnan", "isinf", "thresholded_relu")])
 def test_activations_pass_nan_on(evaluate: Any, name: str) -> None:
-    """NaN in, NaN out; never a trap."""
+    """NaN in, NaN out; never a trap. Only thresholded_relu gives 0, as NaN is not above a threshold."""
     (y,) = evaluate(f"ACT.{name}", (1,), np.array([np.nan]))
     assert np.isnan(y).all()
 
@@ -96,6 +148,11 @@ def test_activations_pass_nan_on(evaluate: Any, name: str) -> None:
         ("sqrt", -1.0, np.nan),
         ("reciprocal", 0.0, np.inf),
         ("rsqrt", 0.0, np.inf),
+        ("asin", 1.5, np.nan),
+        ("acosh", 0.5, np.nan),
+        ("atanh", -1.0, -np.inf),
+        ("atanh", 2.0, np.nan),
+        ("tan", np.inf, np.nan),
     ],
 )
 def test_outside_their_domain_activations_follow_ieee(evaluate: Any, name: str, x: float, expected: float) -> None:

@@ -4,6 +4,8 @@
 
 constexpr f32 INVERSE_SQRT_2 = 0.70710678118654752f;
 constexpr f32 SQRT_2_OVER_PI = 0.79788456080286536f;
+constexpr f32 SELU_ALPHA = 1.67326319217681884765625f;
+constexpr f32 SELU_GAMMA = 1.05070102214813232421875f;
 
 DEV f32 activation_identity(f32 x, f32) { return x; }
 DEV f32 activation_relu(f32 x, f32) { return x <= 0.0f ? 0.0f : x; }  // written so that NaN stays NaN
@@ -39,6 +41,24 @@ DEV f32 activation_round(f32 x, f32) { return rintf(x); }
 DEV f32 activation_sign(f32 x, f32) { return x > 0.0f ? 1.0f : x < 0.0f ? -1.0f : x; }  // 0 and NaN stay
 DEV f32 activation_reciprocal(f32 x, f32) { return 1.0f / x; }
 DEV f32 activation_isnan(f32 x, f32) { return isnan(x) ? 1.0f : 0.0f; }
+DEV f32 activation_isinf(f32 x, f32) { return isinf(x) ? 1.0f : 0.0f; }
+DEV f32 activation_tan(f32 x, f32) { return tanf(x); }
+DEV f32 activation_asin(f32 x, f32) { return asinf(x); }
+DEV f32 activation_acos(f32 x, f32) { return acosf(x); }
+DEV f32 activation_atan(f32 x, f32) { return atanf(x); }
+DEV f32 activation_sinh(f32 x, f32) { return sinhf(x); }
+DEV f32 activation_cosh(f32 x, f32) { return coshf(x); }
+DEV f32 activation_asinh(f32 x, f32) { return asinhf(x); }
+DEV f32 activation_acosh(f32 x, f32) { return acoshf(x); }
+DEV f32 activation_atanh(f32 x, f32) { return atanhf(x); }
+DEV f32 activation_hard_sigmoid(f32 x, f32 alpha) {
+    const f32 v = alpha * x + 0.5f;
+    return v <= 0.0f ? 0.0f : v >= 1.0f ? 1.0f : v;  // NaN stays
+}
+DEV f32 activation_selu(f32 x, f32) { return SELU_GAMMA * (x > 0.0f ? x : SELU_ALPHA * expm1f(x)); }
+DEV f32 activation_celu(f32 x, f32 alpha) { return x >= 0.0f ? x : alpha * expm1f(x / alpha); }
+DEV f32 activation_softsign(f32 x, f32) { return x / (1.0f + fabsf(x)); }
+DEV f32 activation_thresholded_relu(f32 x, f32 alpha) { return x > alpha ? x : 0.0f; }
 
 #include "activate.cuh"
 

@@ -14,6 +14,7 @@ import numpy as np
 from dla.isa import windows
 from dla.isa.descriptor import Segment, contiguous
 from dla.isa.dtypes import Array, DType, convert
+from dla.isa.instructions.act import WITH_ALPHA
 from dla.isa.program import Instruction
 from dla.isa.table import Row
 from dla.isa.typing import check
@@ -45,6 +46,16 @@ def special_values(rng: Rng, shape: Shape, dtype: DType) -> Array:
         chosen = rng.random(shape) < 0.05
         array[chosen] = rng.choice([np.nan, np.inf, -np.inf, 0.0, -0.0], int(chosen.sum())).astype(dtype.numpy)
     return array
+
+
+def within_one(rng: Rng, shape: Shape, dtype: DType) -> Array:
+    """Floats from -1 to 1, ends included; any integers."""
+    return convert(rng.uniform(-1.02, 1.02, shape).clip(-1, 1), dtype) if dtype.is_float else values(rng, shape, dtype)
+
+
+def above_one(rng: Rng, shape: Shape, dtype: DType) -> Array:
+    """Floats from 1 on, many of them close to it; any integers."""
+    return convert(1 + rng.exponential(2, shape) ** 3, dtype) if dtype.is_float else values(rng, shape, dtype)
 
 
 def near_one(rng: Rng, shape: Shape, dtype: DType) -> Array:
@@ -190,8 +201,9 @@ def _gather(rng: Rng, sub: str, dtype: DType) -> _Drawn:
 
 def _act(rng: Rng, sub: str, dtype: DType) -> _Drawn:
     out = shape(rng)
-    alpha = {"alpha": 0.3} if sub in ("leaky_relu", "elu") and rng.random() < 0.5 else {}
-    return {"out": out, "x": broadcastable(rng, out)}, alpha, {"x": special_values}
+    alpha = {"alpha": 0.3} if sub in WITH_ALPHA and rng.random() < 0.5 else {}
+    domain = {"asin": within_one, "acos": within_one, "atanh": within_one, "acosh": above_one}.get(sub, special_values)
+    return {"out": out, "x": broadcastable(rng, out)}, alpha, {"x": domain if rng.random() < 0.7 else special_values}
 
 
 def _ew(rng: Rng, sub: str, dtype: DType) -> _Drawn:
