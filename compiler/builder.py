@@ -18,6 +18,7 @@ import numpy as np
 from dla.compiler import dims
 from dla.compiler.dims import Dim
 from dla.compiler.graph import Graph, Node, State, TensorType, Value
+from dla.compiler.fold import fold_small
 from dla.compiler.operators import broadcast, infer
 from dla.isa.dtypes import BY_NUMPY, Array, DType, convert
 from dla.isa.errors import ModelError
@@ -289,7 +290,8 @@ class GraphBuilder:
         """A new node; its types follow from its inputs. Raises ModelError where they do not fit."""
         types = infer(op, sub, [None if v is None else v.type for v in inputs], attributes, dtype)
         node = Node(op, sub, inputs, attributes, types, self.label, self.order)
-        self.graph.nodes.append(node)
+        if not fold_small(node):
+            self.graph.nodes.append(node)
         return node
 
     @staticmethod

@@ -69,10 +69,10 @@ def _array(value: Value, known: Mapping[int, Array]) -> Array:
 
 
 def _row_results(node: Node, row: Row, arrays: Sequence[Array | None], sizes: Sizes) -> tuple[Array, ...]:
-    operands = {
-        o.name: None if x is None else _widened(x, row) for o, x in zip(row.inputs, arrays, strict=True)
+    operands = {o.name: None if x is None else _widened(x, row) for o, x in zip(row.inputs, arrays, strict=True)}
+    attributes = {
+        k: dims.evaluate(v, sizes) if isinstance(v, dims.Expr) else v for k, v in full_attributes(node).items()
     }
-    attributes = {k: dims.evaluate(v, sizes) if isinstance(v, dims.Expr) else v for k, v in full_attributes(node).items()}
     if row.subs:
         attributes["sub"] = node.sub or row.default_sub
     out = Out(tuple(dims.evaluate(d, sizes) for d in node.output.dims), node.output.dtype)
@@ -101,7 +101,6 @@ def _write(node: Node, shape: tuple[int, ...], arrays: Sequence[Any], sizes: Siz
     starts = [dims.evaluate(s, sizes) for s in node.attributes["starts"]]
     result[tuple(slice(a, a + n) for a, n in zip(starts, arrays[1].shape, strict=True))] = arrays[1]
     return result
-
 
 
 _VIEWS: dict[str, Callable[[Node, tuple[int, ...], Sequence[Any], Sizes], Array]] = {

@@ -61,9 +61,7 @@ class View:
 
     def transpose(self, perm: Sequence[int]) -> View:
         """With axes in another order."""
-        return View(
-            self.storage, tuple(self.dims[k] for k in perm), tuple(self.strides[k] for k in perm), self.offset
-        )
+        return View(self.storage, tuple(self.dims[k] for k in perm), tuple(self.strides[k] for k in perm), self.offset)
 
     def slice(self, starts: Sequence[Dim], sizes: Sequence[Dim], steps: Sequence[int]) -> View:
         """The elements at start, start + step, ... of every axis."""

@@ -1,0 +1,156 @@
+"""One ONNX node as its rule sees it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from dla.compiler.builder import GraphBuilder
+from dla.compiler.dims import Dim, Expr
+from dla.compiler.graph import Value
+from dla.compiler.onnx.known import Known, is_symbolic, objects
+from dla.isa.dtypes import Array, DType
+from dla.isa.errors import ModelError
+from dla.isa.names import shown
+
+Item = Value | Known
+"""What a name of the ONNX graph stands for: a tensor of the graph, or integers known while importing."""
+
+
+class NeedsValue(ModelError):
+    """The compiler must know the values of a tensor that it does not know; `source` is its name."""
+
+    def __init__(self, what: str, source: str) -> None:
+        super().__init__(
+            f"its {what} depend on data: the compiler must know them",
+            hint=f"if input {shown(source)} decides them, give its value: --value {shown(source)}=FILE.npy",
+        )
+        self.source = source
+
+
+class Context:
+    """Inputs, attributes and operator-set version of one node, and the builder of the graph that it goes into."""
+
+    def __init__(
+        self, builder: GraphBuilder, op: str, inputs: Sequence[Item | None], attributes: Mapping[str, Any],
+        outputs: Sequence[str], opset: int, element_type: Any,
+    ) -> None:  # fmt: skip
+        self.b = builder
+        self.op = op
+        self.inputs = inputs
+        self.attributes = attributes
+        self.outputs = outputs  # names; "" where nobody asks
+        self.opset = opset
+        self.element_type = element_type  # ONNX's number of a type -> DType
+
+    @property
+    def count(self) -> int:
+        """Number of inputs, without absent ones at the end."""
+        return len(self.inputs)
+
+    def has(self, index: int) -> bool:
+        """Whether input `index` is there."""
+        return index < len(self.inputs) and self.inputs[index] is not None
+
+    def wants(self, index: int) -> bool:
+        """Whether output `index` is asked for."""
+        return index < len(self.outputs) and bool(self.outputs[index])
+
+    def __getitem__(self, index: int) -> Value:
+        """Input `index` as a tensor. Raises ModelError if it is absent."""
+        found = self.inputs[index] if self.has(index) else None
+        if found is None:
+            raise ModelError(f"input {index} is missing")
+        return found if isinstance(found, Value) else materialise(self.b, found)
+
+    def optional(self, index: int) -> Value | None:
+        """Input `index` as a tensor, or None where it is absent."""
+        return self[index] if self.has(index) else None
+
+    def values(self) -> list[Value]:
+        """All inputs as tensors."""
+        return [self[k] for k in range(self.count)]
+
+    def known(self, index: int, what: str) -> Array:
+        """Input `index` as an array known while importing; integers may be symbolic (an object array).
+
+        Raises ModelError where it depends on data: `what` says what it is.
+        """
+        found = self.inputs[index]
+        if isinstance(found, Known):
+            return found.array
+        if found is not None and found.constant is not None:
+            return found.constant
+        raise NeedsValue(what, _source(found))
+
+    def sizes(self, index: int, what: str) -> list[Dim]:
+        """Input `index`, a known vector of integers, as a list of (perhaps symbolic) dims."""
+        return [x if isinstance(x, Expr) else int(x) for x in np.atleast_1d(self.known(index, what)).reshape(-1)]
+
+    def integers(self, index: int, what: str) -> list[int]:
+        """Input `index`, a known vector of plain integers. Raises ModelError where one is symbolic."""
+        found = self.sizes(index, what)
+        plain = [x for x in found if isinstance(x, int)]
+        if len(plain) != len(found):
+            raise ModelError(f"its {what} depend on symbolic sizes", hint="fix these dims: --fix NAME=SIZE")
+        return plain
+
+    def scalar(self, index: int, what: str) -> Any:
+        """Input `index`, a known tensor of one element, as a Python number."""
+        found = self.known(index, what).reshape(-1)
+        if len(found) != 1:
+            raise ModelError(f"its {what} must be one number")
+        return found[0] if isinstance(found[0], Expr) else found[0].item() if hasattr(found[0], "item") else found[0]
+
+    def attribute(self, name: str, default: Any = None) -> Any:
+        """An attribute: number, list, str or array; or `default`."""
+        return self.attributes.get(name, default)
+
+    def required(self, name: str) -> Any:
+        """An attribute that must be there."""
+        if name not in self.attributes:
+            raise ModelError(f"attribute '{name}' is missing")
+        return self.attributes[name]
+
+    def axis(self, axis: int, rank: int) -> int:
+        """`axis`, which may count from the end, as a position."""
+        if not -rank <= axis < rank:
+            raise ModelError(f"axis {axis} does not exist in a tensor of rank {rank}")
+        return axis % rank
+
+    def axes(self, index: int, name: str = "axes") -> list[int] | None:
+        """Axes from input `index` (newer operator sets) or from the attribute `name`; None where there are none."""
+        if self.has(index):
+            return self.integers(index, name)
+        given = self.attribute(name)
+        return None if given is None else [int(a) for a in given]
+
+
+def _source(value: Value | None) -> str:
+    """The name of the graph's input that `value` comes from by way of single-input nodes, or its own."""
+    while value is not None and value.producer is not None and len(list(value.producer.present)) == 1:
+        (value,) = value.producer.present
+    return value.name if value is not None else ""
+
+
+def materialise(b: GraphBuilder, known: Known) -> Value:
+    """A tensor with the values of `known`: a constant, or sizes written by the program when it runs."""
+    if not is_symbolic(known.array):
+        return b.constant(known.array.astype(known.dtype.numpy))
+    flat = known.array.reshape(-1)
+    parts = [
+        b.fill((1,), x, known.dtype) if isinstance(x, Expr) else b.constant(np.array([x]), known.dtype) for x in flat
+    ]
+    return b.reshape(b.concat(parts, 0), known.array.shape)
+
+
+def dims_of(value: Value) -> Array:
+    """The shape of `value` as an array of dims."""
+    return objects(np.array([*value.dims, None], object)[:-1])
+
+
+def narrow(array: Array, dtype: DType) -> Item | Array:
+    """A Known for symbolic integers, else a plain array of `dtype`."""
+    return Known(array, dtype) if is_symbolic(array) else array.astype(dtype.numpy)

@@ -1,0 +1,344 @@
+"""An ONNX model -> a graph: names become values, node by node, in the order of the file.
+
+Nodes whose operator has a rule (`compiler.onnx.rules`) become what the rule says; those that the model or ONNX itself
+defines as functions are replaced by the function's body. Shape arithmetic is computed here and now (`compiler.onnx.host`).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import onnx
+
+from dla.compiler import dims
+from dla.compiler.builder import GraphBuilder
+from dla.compiler.dims import Dim
+from dla.compiler.graph import Graph, Value
+from dla.compiler.onnx import host
+from dla.compiler.onnx.context import Context, Item, dims_of, materialise, narrow
+from dla.compiler.onnx.known import Known, objects
+from dla.compiler.onnx.rules import RULES
+from dla.isa.dtypes import BY_NUMPY, Array, DType
+from dla.isa.errors import ModelError
+from dla.isa.names import shown
+
+NEWEST = onnx.defs.onnx_opset_version()
+_ELEMENT_TYPES = {
+    onnx.TensorProto.FLOAT: DType.F32, onnx.TensorProto.FLOAT16: DType.F16, onnx.TensorProto.BFLOAT16: DType.BF16,
+    onnx.TensorProto.INT8: DType.I8, onnx.TensorProto.UINT8: DType.U8, onnx.TensorProto.INT32: DType.I32,
+    onnx.TensorProto.INT64: DType.I64, onnx.TensorProto.BOOL: DType.BOOL,
+}  # fmt: skip
+_SUBSTITUTES = {
+    onnx.TensorProto.DOUBLE: DType.F32, onnx.TensorProto.INT16: DType.I32, onnx.TensorProto.UINT16: DType.I32,
+    onnx.TensorProto.UINT32: DType.I64, onnx.TensorProto.UINT64: DType.I64,
+}  # fmt: skip
+"""Types that the machine lacks, and those that may stand in for them where the caller agrees."""
+
+
+@dataclass(frozen=True)
+class Options:
+    """How symbolic sizes and types become concrete.
+
+    `bounds` gives the largest value of each symbolic dim, `fixed` its only one. `values` are inputs whose values the
+    compiler may use (they are then no inputs of the program). With `substitute`, types that the machine lacks are held
+    in similar ones: f64 as f32, i16 and u16 as i32, u32 and u64 as i64.
+    """
+
+    bounds: Mapping[str, int] = field(default_factory=dict)
+    fixed: Mapping[str, Dim] = field(default_factory=dict)
+    values: Mapping[str, Array] = field(default_factory=dict)
+    substitute: bool = False
+
+
+def import_model(model: onnx.ModelProto, initialisers: Mapping[str, Array], options: Options) -> Graph:
+    """The graph of `model`, whose weights are `initialisers`. Raises ModelError, naming all unsupported operators."""
+    importer = Importer(model, options)
+    return importer.run(initialisers)
+
+
+class Importer:
+    """The state of importing one model."""
+
+    def __init__(self, model: onnx.ModelProto, options: Options) -> None:
+        self._model = model
+        self._options = options
+        self._opsets = {_domain(o.domain): o.version for o in model.opset_import}
+        self._functions = {(_domain(f.domain), f.name, getattr(f, "overload", "")): f for f in model.functions}
+        self._symbols: dict[str, Dim] = {}
+        self._missing: dict[str, None] = {}
+        self.b = GraphBuilder(model.graph.name or "model")
+
+    def run(self, initialisers: Mapping[str, Array]) -> Graph:
+        """Import everything."""
+        graph = self._model.graph
+        self._refuse_unsupported(graph.node)
+        names: dict[str, Item | None] = {"": None}
+        for name, array in initialisers.items():
+            names[name] = self.b.constant(self._storable(array, name), name=name)
+        self._inputs(graph, names, initialisers)
+        self.nodes(graph.node, names, self._opsets, "")
+        for output in graph.output:
+            item = names.get(output.name)
+            if item is None:
+                raise ModelError(f"output {shown(output.name)} is not computed by any node")
+            self.b.output(output.name, item if isinstance(item, Value) else materialise(self.b, item))
+        return self.b.graph
+
+    def element_type(self, number: int, what: str = "a tensor") -> DType:
+        """The machine's type for ONNX's `number`. Raises ModelError."""
+        if number in _ELEMENT_TYPES:
+            return _ELEMENT_TYPES[number]
+        if number in _SUBSTITUTES and self._options.substitute:
+            return _SUBSTITUTES[number]
+        name = (
+            onnx.TensorProto.DataType.Name(number).lower() if number in onnx.TensorProto.DataType.values() else number
+        )
+        hint = f"--substitute-types holds it as {_SUBSTITUTES[number].text}" if number in _SUBSTITUTES else None
+        raise ModelError(f"{what} has element type {name}, which the machine lacks", hint=hint)
+
+    # -- inputs
+
+    def _inputs(self, graph: onnx.GraphProto, names: dict[str, Item | None], initialisers: Mapping[str, Array]) -> None:
+        unbounded: dict[str, None] = {}
+        found: list[tuple[str, DType, list[Dim]]] = []
+        for given in graph.input:
+            if given.name in initialisers:
+                continue
+            if given.name in self._options.values:
+                names[given.name] = self.b.constant(self._storable(self._options.values[given.name], given.name))
+                continue
+            kind = given.type.WhichOneof("value")
+            if kind != "tensor_type":
+                raise ModelError(
+                    f"input {shown(given.name)} is a {(kind or 'value').removesuffix('_type')}, not a tensor"
+                )
+            tensor = given.type.tensor_type
+            if not tensor.HasField("shape"):
+                raise ModelError(
+                    f"input {shown(given.name)} has no shape", hint="run onnx.shape_inference on the model"
+                )
+            shape = [self._dim(d, given.name, k, unbounded) for k, d in enumerate(tensor.shape.dim)]
+            found.append((given.name, self.element_type(tensor.elem_type, f"input {shown(given.name)}"), shape))
+        if unbounded:
+            first = next(iter(unbounded))
+            raise ModelError(
+                f"these dims have no bound: {', '.join(map(shown, unbounded))}",
+                hint=f"--bound {first}=64 for at most 64, --fix {first}=1 for exactly 1",
+            )
+        for name, dtype, shape in found:
+            names[name] = self.b.input(name, dtype, shape)
+
+    def _dim(self, dim: Any, name: str, axis: int, unbounded: dict[str, None]) -> Dim:
+        if dim.WhichOneof("value") == "dim_value":
+            return int(dim.dim_value)
+        text = dim.dim_param or f"{name}_dim_{axis}"
+        plain = re.sub(r"\W", "_", text, flags=re.ASCII)
+        for key in (text, plain):
+            if key in self._options.fixed:
+                return self._options.fixed[key]
+            if key in self._options.bounds:
+                return self._symbols.setdefault(plain, dims.symbol(plain, self._options.bounds[key]))
+        unbounded[plain] = None
+        return 1
+
+    def _storable(self, array: Array, name: str) -> Array:
+        """A constant in a type that the machine has. Raises ModelError."""
+        if array.dtype in BY_NUMPY:
+            return array
+        number = onnx.helper.np_dtype_to_tensor_dtype(array.dtype)
+        dtype = self.element_type(number, f"constant {shown(name)}")
+        with np.errstate(over="ignore"):
+            return array.astype(dtype.numpy)
+
+    # -- nodes
+
+    def nodes(
+        self, nodes: Sequence[onnx.NodeProto], names: dict[str, Item | None], opsets: Mapping[str, int], prefix: str
+    ) -> None:
+        """Import `nodes` in order; `names` holds what is known so far, and gets their outputs."""
+        for number, node in enumerate(nodes):
+            label = prefix + (node.name or f"{node.op_type}_{number}")
+            if not prefix:
+                self.b.order = float(number)
+            self.b.label = label
+            try:
+                self._node(node, names, opsets, label)
+            except ModelError as error:
+                if not error.message.startswith("node "):
+                    error.message = f"node {shown(label)} ({shown(node.op_type)}): {error.message}"
+                raise
+
+    def _node(self, node: onnx.NodeProto, names: dict[str, Item | None], opsets: Mapping[str, int], label: str) -> None:
+        missing = [n for n in node.input if n and n not in names]
+        if missing:
+            raise ModelError(f"its input {shown(missing[0])} is not computed by any node before it")
+        domain = _domain(node.domain)
+        attributes = {a.name: self._attribute(a) for a in node.attribute}
+        version = opsets.get(domain, 1)
+        context = Context(
+            self.b, node.op_type, [names[n] for n in node.input], attributes, list(node.output), version,
+            self.element_type,
+        )  # fmt: skip
+        results = self._on_host(context)
+        if results is None:
+            rule = RULES.get(_key(domain, node.op_type))
+            function = self._functions.get((domain, node.op_type, getattr(node, "overload", "")))
+            if function is None and rule is not None:
+                made = rule(context)
+                results = made if isinstance(made, tuple) else (made,)
+            else:
+                results = self._expanded(function or self._definition(node, context), node, context, label)
+        for name, item in zip(node.output, results, strict=False):
+            if name and item is not None:
+                if isinstance(item, Value) and not item.name:
+                    item.name = name
+                names[name] = item
+
+    def _on_host(self, context: Context) -> tuple[Item, ...] | None:
+        """The result of shape arithmetic, if this node is that."""
+        if context.op in ("Shape", "Size") and isinstance(context.inputs[0], Value | Known):
+            return (self._item(_shape(context), DType.I64),)
+        rule = host.RULES.get(context.op)
+        given = [item for item in context.inputs if item is not None]
+        if rule is None or not any(isinstance(item, Known) for item in given):
+            return None
+        arrays = [item.array if isinstance(item, Known) else item.constant for item in given]
+        if any(a is None or a.dtype.kind not in "iubO" for a in arrays):
+            return None
+        dtype = next(item.dtype for item in given if isinstance(item, Known))
+        result = rule(context, [objects(a) for a in arrays])
+        if result is None:
+            return None
+        return (self._item(result, DType.BOOL if result.dtype == np.bool_ else dtype),)
+
+    def _item(self, array: Array, dtype: DType) -> Item:
+        found = narrow(np.asarray(array), dtype)
+        return found if isinstance(found, Known) else self.b.constant(found)
+
+    def _attribute(self, attribute: onnx.AttributeProto) -> Any:
+        value = onnx.helper.get_attribute_value(attribute)
+        if isinstance(value, bytes):
+            return value.decode("utf-8", "replace")
+        if isinstance(value, onnx.TensorProto):
+            return self._storable(onnx.numpy_helper.to_array(value), attribute.name)
+        if isinstance(value, Sequence) and value and isinstance(value[0], bytes):
+            return [v.decode("utf-8", "replace") for v in value]
+        return value
+
+    # -- functions
+
+    def _definition(self, node: onnx.NodeProto, context: Context) -> onnx.FunctionProto:
+        """The body that ONNX gives for an operator without a rule. Raises ModelError if there is none."""
+        function = _function_of(node, context.opset, [_type_of(item) for item in context.inputs])
+        if function is None:
+            raise ModelError(f"operator {shown(node.op_type)} is not supported")
+        return function
+
+    def _expanded(
+        self, function: onnx.FunctionProto, node: onnx.NodeProto, context: Context, label: str
+    ) -> tuple[Item | None, ...]:
+        """The outputs of `function`, whose body's nodes are imported in place of `node`."""
+        names: dict[str, Item | None] = {"": None}
+        names |= dict.fromkeys(function.input)
+        names |= dict(zip(function.input, context.inputs, strict=False))
+        given = {a.name: a for a in function.attribute_proto} | {a.name: a for a in node.attribute}
+        body = [_with_attributes(inner, given) for inner in function.node]
+        opsets = {_domain(o.domain): o.version for o in function.opset_import} or self._opsets
+        self.nodes(body, names, opsets, label + "/")
+        return tuple(names.get(name) for name in function.output)
+
+    def _refuse_unsupported(self, nodes: Sequence[onnx.NodeProto]) -> None:
+        """Raise ModelError with every operator that has neither a rule nor a body."""
+        missing: dict[str, list[str]] = {}
+        for number, node in enumerate(nodes):
+            domain = _domain(node.domain)
+            key = _key(domain, node.op_type)
+            known = key in RULES or (domain, node.op_type, getattr(node, "overload", "")) in self._functions
+            if known or node.op_type in ("Shape", "Size") or _has_body(node, self._opsets.get(domain, 1)):
+                continue
+            missing.setdefault(key, []).append(node.name or f"{node.op_type}_{number}")
+        if missing:
+            found = "; ".join(
+                f"{shown(op)} (node {', '.join(shown(n) for n in labels[:3])}{', ...' if len(labels) > 3 else ''})"
+                for op, labels in sorted(missing.items())
+            )
+            raise ModelError(f"operators that are not supported: {found}")
+
+
+def _shape(context: Context) -> Array:
+    """The result of Shape or Size."""
+    item = context.inputs[0]
+    shape = objects(np.array(item.array.shape, np.int64)) if isinstance(item, Known) else dims_of(context[0])
+    if context.op == "Size":
+        return objects(np.array([dims.product(shape), None], object)[:1].reshape(()))
+    return shape[slice(context.attribute("start", 0), context.attribute("end"))]
+
+
+def _domain(name: str) -> str:
+    return "" if name in ("", "ai.onnx") else name
+
+
+def _key(domain: str, op: str) -> str:
+    return f"{domain}::{op}" if domain else op
+
+
+def _schema(node: onnx.NodeProto, version: int) -> Any:
+    try:
+        return onnx.defs.get_schema(node.op_type, version, _domain(node.domain))
+    except onnx.defs.SchemaError:
+        return None
+
+
+def _has_body(node: onnx.NodeProto, version: int) -> bool:
+    schema = _schema(node, version)
+    return schema is not None and (schema.has_function or schema.has_context_dependent_function)
+
+
+def _function_of(node: onnx.NodeProto, version: int, types: Sequence[onnx.TypeProto]) -> onnx.FunctionProto | None:
+    """The newest body of an operator that holds for operator set `version`, for inputs of the given types."""
+    schema = _schema(node, version)
+    if schema is None:
+        return None
+    if schema.has_function:
+        versions = [v for v in schema.function_opset_versions if v <= version]
+        chosen = max(versions, default=min(schema.function_opset_versions))
+        return onnx.FunctionProto.FromString(schema.get_function_with_opset_version(chosen))
+    if schema.has_context_dependent_function:
+        versions = [v for v in schema.context_dependent_function_opset_versions if v <= version]
+        chosen = max(versions, default=min(schema.context_dependent_function_opset_versions))
+        body = schema.get_context_dependent_function_with_opset_version(
+            chosen, node.SerializeToString(), [t.SerializeToString() for t in types]
+        )
+        return onnx.FunctionProto.FromString(body) if body else None
+    return None
+
+
+def _type_of(item: Item | None) -> onnx.TypeProto:
+    """The ONNX type of a value, for bodies that depend on it."""
+    if item is None:
+        return onnx.TypeProto()
+    number = next(k for k, v in _ELEMENT_TYPES.items() if v is item.dtype)
+    shape = item.array.shape if isinstance(item, Known) else [d if isinstance(d, int) else str(d) for d in item.dims]
+    return onnx.helper.make_tensor_type_proto(number, shape)
+
+
+def _with_attributes(node: onnx.NodeProto, given: Mapping[str, onnx.AttributeProto]) -> onnx.NodeProto:
+    """A node of a function's body with references to the function's attributes replaced by their values."""
+    if not any(a.ref_attr_name for a in node.attribute):
+        return node
+    result = onnx.NodeProto()
+    result.CopyFrom(node)
+    del result.attribute[:]
+    for attribute in node.attribute:
+        if not attribute.ref_attr_name:
+            result.attribute.append(attribute)
+        elif attribute.ref_attr_name in given:
+            copied = result.attribute.add()
+            copied.CopyFrom(given[attribute.ref_attr_name])
+            copied.name = attribute.name
+            copied.ref_attr_name = ""
+    return result
