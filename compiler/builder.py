@@ -17,8 +17,8 @@ import numpy as np
 
 from dla.compiler import dims
 from dla.compiler.dims import Dim
-from dla.compiler.graph import Graph, Node, State, TensorType, Value
 from dla.compiler.fold import fold_small
+from dla.compiler.graph import Graph, Node, State, TensorType, Value
 from dla.compiler.operators import broadcast, infer
 from dla.isa.dtypes import BY_NUMPY, Array, DType, convert
 from dla.isa.errors import ModelError
@@ -40,7 +40,9 @@ class GraphBuilder:
 
     def input(self, name: str, dtype: DType, shape: Sequence[Dim]) -> Value:
         """A tensor that the caller gives."""
-        return self._named(self.graph.inputs, name, Value(TensorType(dtype, tuple(shape)), name))
+        value = Value(TensorType(dtype, tuple(shape)), name)
+        self._named(self.graph.inputs, name, value)
+        return value
 
     def state(self, name: str, dtype: DType, shape: Sequence[Dim]) -> Value:
         """A tensor that lives across runs, zeros at first; `set_state` says what it becomes."""
@@ -77,7 +79,7 @@ class GraphBuilder:
     # -- moving
 
     def cast(self, x: Value, dtype: DType) -> Value:
-        """x in another type, converted as COPY converts."""
+        """X in another type, converted as COPY converts."""
         return x if x.dtype is dtype else self.emit("COPY", [x], dtype=dtype)
 
     def fill(self, shape: Sequence[Dim], value: Number | dims.Expr, dtype: DType) -> Value:
@@ -87,7 +89,7 @@ class GraphBuilder:
     def iota(
         self, shape: Sequence[Dim], dtype: DType, *, axis: int = 0, start: Any = 0, step: Any = 1
     ) -> Value:  # fmt: skip
-        """start + step * index along `axis`."""
+        """Start + step * index along `axis`."""
         return self.emit("IOTA", [], shape=tuple(shape), axis=_axis(axis, len(shape)), start=start, step=step,
                          dtype=dtype)  # fmt: skip
 
@@ -98,7 +100,7 @@ class GraphBuilder:
         if not any((*low, *high)):
             return x
         fill = (0,) * (6 - x.rank)
-        extra = {"value": value} if mode == "constant" else {}
+        extra: dict[str, Any] = {"value": value} if mode == "constant" else {}
         return self.emit("PAD", [x], sub=mode, low=(*low, *fill), high=(*high, *fill), **extra)
 
     def gather(self, x: Value, indices: Value, axis: int = 0) -> Value:
@@ -106,7 +108,7 @@ class GraphBuilder:
         return self.emit("GATHER", [x, indices], axis=_axis(axis, x.rank))
 
     def scatter(self, kind: str, x: Value, indices: Value, updates: Value, axis: int = 0) -> Value:
-        """x with `updates` set (or added, ...) at `indices` along `axis`; shapes of indices and updates are equal."""
+        """X with `updates` set (or added, ...) at `indices` along `axis`; shapes of indices and updates are equal."""
         return self.emit("SCATTER", [x, indices, updates], sub=kind, axis=_axis(axis, x.rank))
 
     def interpolate(self, x: Value, indices: Array, weights: Array, axis: int) -> Value:
@@ -117,16 +119,16 @@ class GraphBuilder:
     # -- views
 
     def reshape(self, x: Value, shape: Sequence[Dim]) -> Value:
-        """x in another shape of as many elements, row-major."""
+        """X in another shape of as many elements, row-major."""
         return x if tuple(shape) == x.dims else self.emit("RESHAPE", [x], shape=tuple(shape))
 
     def transpose(self, x: Value, perm: Sequence[int]) -> Value:
-        """x with its axes in another order: axis k of the result is axis perm[k] of x."""
+        """X with its axes in another order: axis k of the result is axis perm[k] of x."""
         perm = tuple(_axis(p, x.rank) for p in perm)
         return x if perm == tuple(range(x.rank)) else self.emit("TRANSPOSE", [x], perm=perm)
 
     def swap(self, x: Value, a: int = -1, b: int = -2) -> Value:
-        """x with two axes exchanged; by default a transposed matrix."""
+        """X with two axes exchanged; by default a transposed matrix."""
         perm = list(range(x.rank))
         a, b = _axis(a, x.rank), _axis(b, x.rank)
         perm[a], perm[b] = perm[b], perm[a]
@@ -137,10 +139,10 @@ class GraphBuilder:
     ) -> Value:  # fmt: skip
         """Elements start, start + step, ... of x along the given axes, `sizes` of them; steps are positive."""
         steps = steps or {}
-        full = {"starts": [0] * x.rank, "sizes": list(x.dims), "steps": [1] * x.rank}
+        full: dict[str, list[Any]] = {"starts": [0] * x.rank, "sizes": list(x.dims), "steps": [1] * x.rank}
         for name, given in (("starts", starts), ("sizes", sizes), ("steps", steps)):
             for axis, number in given.items():
-                full[name][_axis(axis, x.rank)] = number  # type: ignore[index]
+                full[name][_axis(axis, x.rank)] = number
         if full["starts"] == [0] * x.rank and tuple(full["sizes"]) == x.dims:
             return x
         return self.emit("SLICE", [x], **{name: tuple(given) for name, given in full.items()})
@@ -150,18 +152,18 @@ class GraphBuilder:
         return self.slice(x, {axis: start}, {axis: size})
 
     def expand(self, x: Value, shape: Sequence[Dim]) -> Value:
-        """x broadcast to `shape`."""
+        """X broadcast to `shape`."""
         return x if tuple(shape) == x.dims else self.emit("EXPAND", [x], shape=tuple(shape))
 
     def unsqueeze(self, x: Value, *axes: int) -> Value:
-        """x with axes of size 1 put in; `axes` are positions in the result."""
+        """X with axes of size 1 put in; `axes` are positions in the result."""
         rank = x.rank + len(axes)
         at = {_axis(a, rank) for a in axes}
         rest = iter(x.dims)
         return self.reshape(x, [1 if k in at else next(rest) for k in range(rank)])
 
     def squeeze(self, x: Value, *axes: int) -> Value:
-        """x without the given axes, which have size 1."""
+        """X without the given axes, which have size 1."""
         at = {_axis(a, x.rank) for a in axes}
         return self.reshape(x, [d for k, d in enumerate(x.dims) if k not in at])
 
@@ -171,7 +173,7 @@ class GraphBuilder:
         return kept[0] if len(kept) == 1 else self.emit("CONCAT", kept, axis=_axis(axis, kept[0].rank))
 
     def write(self, x: Value, part: Value, starts: Mapping[int, Dim]) -> Value:
-        """x with `part` written over it from `starts`; in place where x is a state, or not needed any more."""
+        """X with `part` written over it from `starts`; in place where x is a state, or not needed any more."""
         full: list[Dim] = [0] * x.rank
         for axis, start in starts.items():
             full[_axis(axis, x.rank)] = start
@@ -181,7 +183,7 @@ class GraphBuilder:
 
     def act(self, kind: str, x: Value, alpha: float | None = None) -> Value:
         """A unary function; see ACT."""
-        given = {} if alpha is None else {"alpha": float(alpha)}
+        given: dict[str, Any] = {} if alpha is None else {"alpha": float(alpha)}
         return self.emit("ACT", [x], sub=kind, **given)
 
     def ew(self, kind: str, a: Operand, b: Operand) -> Value:
@@ -192,23 +194,23 @@ class GraphBuilder:
         return self.emit("EW", [a, b], sub=kind)
 
     def add(self, a: Operand, b: Operand) -> Value:
-        """a + b."""
+        """A + b."""
         return self.ew("add", a, b)
 
     def sub(self, a: Operand, b: Operand) -> Value:
-        """a - b."""
+        """A - b."""
         return self.ew("sub", a, b)
 
     def mul(self, a: Operand, b: Operand) -> Value:
-        """a * b."""
+        """A * b."""
         return self.ew("mul", a, b)
 
     def div(self, a: Operand, b: Operand) -> Value:
-        """a / b."""
+        """A / b."""
         return self.ew("div", a, b)
 
     def select(self, cond: Value, a: Operand, b: Operand) -> Value:
-        """a where cond, else b."""
+        """A where cond, else b."""
         like = a if isinstance(a, Value) else b
         assert isinstance(like, Value), "one of the two must be a tensor"
         a, b = (v if isinstance(v, Value) else self.constant(v, like.dtype) for v in (a, b))
@@ -242,9 +244,9 @@ class GraphBuilder:
         self, a: Value, b: Value, *, c: Value | None = None, bias: Value | None = None, alpha: float = 1.0,
         beta: float = 1.0, dtype: DType | None = None,
     ) -> Value:  # fmt: skip
-        """alpha * a @ b + beta * c (+ bias), batched over leading dims, which broadcast."""
+        """Alpha * a @ b + beta * c (+ bias), batched over leading dims, which broadcast."""
         extra = {"alpha": float(alpha), "beta": float(beta)}
-        given = {k: v for k, v in extra.items() if v != 1.0} | ({"steps": ("bias",)} if bias is not None else {})
+        given: dict[str, Any] = {k: v for k, v in extra.items() if v != 1.0} | ({"steps": ("bias",)} if bias is not None else {})
         return self.emit("GEMM", [a, b, c, bias, None, None], dtype=dtype, **given)
 
     def conv(
@@ -267,7 +269,7 @@ class GraphBuilder:
         mean: Value | None = None, var: Value | None = None, groups: int = 0,
     ) -> Value:  # fmt: skip
         """Normalisation; kinds layer, rms, batch, group; see NORM."""
-        given = {"groups": groups} if kind == "group" else {}
+        given: dict[str, Any] = {"groups": groups} if kind == "group" else {}
         return self.emit("NORM", [x, gain, bias, mean, var], sub=kind, eps=float(eps), **given)
 
     def attention(self, q: Value, k: Value, v: Value, mask: Value | None = None, **options: Any) -> Value:
@@ -295,11 +297,10 @@ class GraphBuilder:
         return node
 
     @staticmethod
-    def _named(where: dict[str, Any], name: str, value: Any) -> Any:
+    def _named(where: dict[str, Any], name: str, value: Any) -> None:
         if name in where:
             raise ModelError(f"two inputs, states or outputs are named {name!r}")
         where[name] = value
-        return value
 
 
 def broadcast_values(b: GraphBuilder, *values: Value) -> list[Value]:

@@ -256,7 +256,7 @@ def _write(request: Request) -> tuple[TensorType, ...]:
 
 
 def _recurrent(request: Request) -> tuple[TensorType, ...]:
-    """gates [T, N, G], weights [H, G], h [N, H] (c, bias) -> every h [T, N, H], the last h [N, H] (and last c)."""
+    """Gates [T, N, G], weights [H, G], h [N, H] (c, bias) -> every h [T, N, H], the last h [N, H] (and last c)."""
     gates, h = request[0], request[2]
     every = TensorType(h.dtype, (gates.dims[0], *h.dims))
     return (every, h, h) if request.sub == "lstm" else (every, h)

@@ -30,7 +30,7 @@ _NEVER = 1 << 60
 
 @dataclass(frozen=True)
 class Place:
-    """A view with its symbolic sizes in registers: element 0 is `number + register * factor` elements after its start."""
+    """A view with its sizes in registers: its element 0 is `number + register * factor` after its storage's first."""
 
     view: View
     dims: tuple[isa.Dim, ...]
@@ -88,8 +88,8 @@ class Lowering:
             self._hold(Segment.STATE, name, state.before)
         pending = self._place_outputs()
         self._place_parts()
-        for self._node, node in enumerate(self.graph.nodes):
-            self.label = node.label
+        for position, node in enumerate(self.graph.nodes):
+            self._node, self.label = position, node.label
             if node.op in VIEWS:
                 self._views[id(node.output)] = self._viewed(node)
             elif row_of(node.op) is not None:
@@ -363,7 +363,8 @@ def _concat(lowering: Lowering, node: Node) -> None:
 def _write(lowering: Lowering, node: Node) -> None:
     """In place over a state, or over memory that nobody reads any more; else over a copy."""
     base, part = node.inputs
-    assert base is not None and part is not None
+    assert base is not None
+    assert part is not None
     view = lowering.view(base)
     free = lowering.dying(base) or (view.storage.segment is Segment.STATE and lowering.last_use(base))
     target = lowering.result(node.output, view if free else None)

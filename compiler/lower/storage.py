@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 
 from dla.compiler import dims
 from dla.compiler.dims import Dim
@@ -144,7 +145,7 @@ def _run(old: Sequence[tuple[Dim, int]], new: Sequence[Dim]) -> tuple[int, int] 
 
 def _merged(axes: Sequence[tuple[Dim, int]]) -> int | None:
     """The stride of the one axis that `axes` are, if they lie like one."""
-    for (_, outer), (size, inner) in zip(axes, axes[1:], strict=False):
+    for (_, outer), (size, inner) in pairwise(axes):
         if not isinstance(size, int) or outer != inner * size:
             return None
     return axes[-1][1]

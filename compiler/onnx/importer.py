@@ -1,7 +1,7 @@
 """An ONNX model -> a graph: names become values, node by node, in the order of the file.
 
 Nodes whose operator has a rule (`compiler.onnx.rules`) become what the rule says; those that the model or ONNX itself
-defines as functions are replaced by the function's body. Shape arithmetic is computed here and now (`compiler.onnx.host`).
+defines as functions are replaced by the function's body. Shape arithmetic is computed here and now (`onnx.host`).
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ from dla.isa.errors import ModelError
 from dla.isa.names import shown
 
 NEWEST = onnx.defs.onnx_opset_version()
-_ELEMENT_TYPES = {
+_ELEMENT_TYPES: dict[int, DType] = {
     onnx.TensorProto.FLOAT: DType.F32, onnx.TensorProto.FLOAT16: DType.F16, onnx.TensorProto.BFLOAT16: DType.BF16,
     onnx.TensorProto.INT8: DType.I8, onnx.TensorProto.UINT8: DType.U8, onnx.TensorProto.INT32: DType.I32,
     onnx.TensorProto.INT64: DType.I64, onnx.TensorProto.BOOL: DType.BOOL,
 }  # fmt: skip
-_SUBSTITUTES = {
+_SUBSTITUTES: dict[int, DType] = {
     onnx.TensorProto.DOUBLE: DType.F32, onnx.TensorProto.INT16: DType.I32, onnx.TensorProto.UINT16: DType.I32,
     onnx.TensorProto.UINT32: DType.I64, onnx.TensorProto.UINT64: DType.I64,
 }  # fmt: skip
@@ -183,7 +183,7 @@ class Importer:
             self.b, node.op_type, [names[n] for n in node.input], attributes, list(node.output), version,
             self.element_type,
         )  # fmt: skip
-        results = self._on_host(context)
+        results: Sequence[Item | None] | None = self._on_host(context)
         if results is None:
             rule = RULES.get(_key(domain, node.op_type))
             function = self._functions.get((domain, node.op_type, getattr(node, "overload", "")))
