@@ -186,7 +186,7 @@ def product(dims: Iterable[Dim]) -> Dim:
 
 
 def divide(a: Dim, b: Dim) -> Dim | None:
-    """a / b where that is exact for all values of the symbols; else None."""
+    """A / b where that is exact for all values of the symbols; else None."""
     if isinstance(b, int):
         if b == 0:
             return None

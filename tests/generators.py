@@ -17,7 +17,7 @@ import numpy as np
 from dla.isa import shapes, typing, windows
 from dla.isa.activations import ACTIVATIONS, QUESTIONS
 from dla.isa.attributes import F32, Attribute, Axes, Axis, Enum, Flag, Int, Target
-from dla.isa.descriptor import MAX_RANK, Dim, Segment, bound_of, contiguous
+from dla.isa.descriptor import MAX_RANK, Dim, Dynamic, Segment, bound_of, contiguous
 from dla.isa.dtypes import DType
 from dla.isa.program import Instruction
 from dla.isa.registers import BY_NAME, Register
@@ -169,6 +169,19 @@ def _gather(draw: Drawer, sub: str) -> Sizes:
     return Sizes({}, {"X": x, "I": indices, "O": x[:axis] + indices + x[axis + 1 :]}, {"axis": axis})
 
 
+def _scatter(draw: Drawer, sub: str) -> Sizes:
+    x = draw.shape(draw.rng.randint(1, 3))
+    axis = draw.rng.randrange(len(x))
+    part = tuple(d if isinstance(d, Dynamic) or draw.chance() else draw.rng.randint(0, d) for d in x)
+    return Sizes({}, {"X": x, "I": (*part[:axis], draw.dim(), *part[axis + 1 :])}, {"axis": axis})
+
+
+def _resize(draw: Drawer, sub: str) -> Sizes:
+    x, positions = draw.shape(draw.rng.randint(1, 3)), draw.dim()
+    axis = draw.rng.randrange(len(x))
+    return Sizes({"P": positions}, {"X": x, "O": (*x[:axis], positions, *x[axis + 1 :])}, {"axis": axis})
+
+
 def _norm(draw: Drawer, sub: str) -> Sizes:
     groups = draw.rng.choice([1, 2]) if sub == "group" else 0
     prefix = draw.shape(draw.rng.randint(1, 2))
@@ -195,7 +208,8 @@ def _loads(draw: Drawer, sub: str) -> Sizes:
 
 
 RECIPES: dict[str, Callable[[Drawer, str], Sizes | None]] = {
-    "CONV": _conv, "POOL": _pool, "REDUCE": _reduce, "PAD": _pad, "GATHER": _gather, "NORM": _norm, "TOPK": _topk,
+    "CONV": _conv, "POOL": _pool, "REDUCE": _reduce, "PAD": _pad, "GATHER": _gather,
+    "SCATTER": _scatter, "RESIZE": _resize, "NORM": _norm, "TOPK": _topk,
     "ROPE": _rope, "ATTENTION": _attention, "LOADS": _loads,
 }  # fmt: skip
 """Rows whose constraints tie sizes (or sizes and attributes) together."""

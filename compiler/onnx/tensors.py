@@ -155,11 +155,7 @@ def _from_field(tensor: onnx.TensorProto, layout: _Layout) -> Array:
 
 
 def _unpacked(units: Array, layout: _Layout) -> Array:
-    """One byte per element from bytes of several, the first element in the lowest bits; signed ones extended."""
+    """One byte per element from bytes of several, the first element in the lowest bits."""
     bits, elements = layout.bits, math.prod(layout.shape)
     shifts = np.arange(0, 8, bits, dtype=np.uint8)
-    spread = (units.view(np.uint8)[:, None] >> shifts & np.uint8(2**bits - 1)).reshape(-1)[:elements]
-    if layout.dtype in (np.dtype(ml_dtypes.int4), np.dtype(ml_dtypes.int2)):
-        sign = np.uint8(2 ** (bits - 1))
-        spread = (spread ^ sign) - sign
-    return spread
+    return (units.view(np.uint8)[:, None] >> shifts & np.uint8(2**bits - 1)).reshape(-1)[:elements]

@@ -39,6 +39,8 @@ CASES: list[Case] = [
     ("ATTENTION", (1, 4, 6, 8), ((1, 4, 6, 16), (1, 1, 9, 16), (1, 1, 9, 8), (6, 9)), {"window": 3}),
     ("ROPE", (2, 6, 9), ((2, 6, 9), (6, 4), (6, 4)), {"interleaved": True}),
     ("ROPE", (2, 6, 9), ((2, 6, 9), (6, 4), (6, 4)), {}),
+    *((f"SCATTER.{name}", (9, 8), ((9, 8), (70, 8), (70, 8)), {}) for name in ("add", "mul", "max")),
+    ("RESIZE", (4, 7, 3), ((4, 9, 3), (7, 4), (7, 4)), {"axis": 1}),
 ]  # fmt: skip
 WITH_CASES = pytest.mark.parametrize("case", CASES, ids=lambda case: case[0])
 
@@ -53,6 +55,8 @@ def arguments(case: Case, random: np.random.Generator, wide: type[Any]) -> tuple
         if shape is not None:
             values = np.asarray(random.standard_normal(shape)).astype(np.float32)
             operands[operand.name] = np.abs(values).astype(wide) if sub in ("pow", "log") else values.astype(wide)
+            if operand.name == "indices":
+                operands[operand.name] = random.integers(0, 5, shape)
     attributes = row.with_defaults(given) | ({"sub": sub or row.default_sub} if row.subs else {})
     return operands, attributes
 

@@ -1,7 +1,9 @@
-"""What COPY, FILL, IOTA, PAD, GATHER, SELECT and TOPK mean, against plain loops."""
+"""What COPY, FILL, IOTA, PAD, GATHER, SCATTER, SELECT and TOPK mean, against plain loops."""
 
 from __future__ import annotations
 
+import operator
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -162,6 +164,64 @@ def test_gather_traps_on_an_index_outside(evaluate: Any, index: int) -> None:
     """Neither negative indices nor those beyond the end are clamped: they trap."""
     with pytest.raises(Trap, match=f"index {index} is not from 0 to 2") as raised:
         evaluate("GATHER", (2,), np.arange(3.0), np.array([0, index]))
+    assert raised.value.category == "index"
+
+
+FOLDS: dict[str, Callable[[Any, Any], Any]] = {
+    "set": lambda a, b: b,
+    "add": operator.add,
+    "mul": operator.mul,
+    "max": max,
+    "min": min,
+}
+
+
+@pytest.mark.parametrize("sub", FOLDS)
+@pytest.mark.parametrize("dtype", [DType.F32, DType.I64], ids=lambda d: d.text)
+@pytest.mark.parametrize(
+    ("axis", "part"), [(0, (9, 4, 5)), (1, (3, 7, 5)), (2, (2, 3, 8)), (1, (3, 0, 5)), (0, (6, 0, 5)), (2, (1, 1, 1))]
+)
+def test_scatter_folds_position_after_position(
+    evaluate: Any, random: np.random.Generator, sub: str, dtype: DType, axis: int, part: tuple[int, ...]
+) -> None:
+    """Each position of indices changes one element, in row-major order; the others stay."""
+    x, updates = (random.integers(-9, 10, shape).astype(dtype.numpy) for shape in ((3, 4, 5), part))
+    indices = random.integers(0, x.shape[axis], part)
+    (y,) = evaluate(f"SCATTER.{sub}", x.shape, x, indices, updates, axis=axis, dtype=dtype)
+    expected = x.copy()
+    for position in np.ndindex(part):
+        at = (*position[:axis], indices[position], *position[axis + 1 :])
+        expected[at] = FOLDS[sub](expected[at], updates[position])
+    assert bits(y) == bits(expected)
+
+
+def test_scatter_leaves_its_operands_alone(evaluate: Any) -> None:
+    """The result is another array than x, even where nothing changes."""
+    x = np.zeros(3)
+    (y,) = evaluate("SCATTER.add", (3,), x, np.array([1, 1]), np.array([2.0, 3.0]))
+    assert (x.tolist(), y.tolist()) == ([0, 0, 0], [0, 5, 0])
+
+
+def test_scatter_of_bools_keeps_the_last(evaluate: Any) -> None:
+    """A later update of one element replaces an earlier one."""
+    x, indices, updates = np.zeros(3, np.bool_), np.array([2, 0, 2]), np.array([True, True, False])
+    (y,) = evaluate("SCATTER.set", (3,), x, indices, updates, dtype=DType.BOOL)
+    assert y.tolist() == [True, False, False]
+
+
+@pytest.mark.parametrize("sub", ["max", "min"])
+def test_scatter_passes_nan_on(evaluate: Any, sub: str) -> None:
+    """NaN wins, whether it was there or comes."""
+    x, updates = np.array([np.nan, 1.0, 1.0]), np.array([2.0, np.nan, 3.0])
+    (y,) = evaluate(f"SCATTER.{sub}", (3,), x, np.array([0, 1, 1]), updates)
+    assert np.isnan(y).tolist() == [True, True, False]
+
+
+@pytest.mark.parametrize("index", [-1, 3, 2**40])
+def test_scatter_traps_on_an_index_outside(evaluate: Any, index: int) -> None:
+    """As GATHER does: nothing is clamped, and a negative index is none."""
+    with pytest.raises(Trap, match=f"SCATTER: index {index} is not from 0 to 2") as raised:
+        evaluate("SCATTER.set", (3,), np.arange(3.0), np.array([0, index]), np.ones(2))
     assert raised.value.category == "index"
 
 

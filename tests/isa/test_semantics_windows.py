@@ -1,4 +1,4 @@
-"""What CONV and POOL mean, against loops over every position, tap and channel."""
+"""What CONV, POOL and RESIZE mean, against loops over every position, tap and channel."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from dla.isa.dtypes import Array, DType
+from dla.isa.errors import Trap
 from dla.isa.windows import Geometry, slide
 
 # spatial sizes, kernel, strides, dilations, pads [top, left, bottom, right], C, O, groups
@@ -166,3 +167,38 @@ def test_pooling_passes_nan_on(evaluate: Any) -> None:
         (y,) = evaluate(f"POOL.{sub}", (1, 2, 1), x, window=(1, 2), strides=(1, 2))
         assert np.isnan(y[0, 0, 0])
         assert not np.isnan(y[0, 1, 0])
+
+
+@pytest.mark.parametrize("terms", [0, 1, 4])
+@pytest.mark.parametrize("axis", [0, 1, 2])
+def test_resizing_sums_the_terms_of_the_table(
+    evaluate: Any, random: np.random.Generator, axis: int, terms: int
+) -> None:
+    """out[a, p, b] is the sum of weights[p, k] * x[a, indices[p, k], b]."""
+    x, weights = random.standard_normal((3, 4, 2)), random.standard_normal((5, terms))
+    indices = random.integers(0, x.shape[axis], (5, terms))
+    out = (*x.shape[:axis], 5, *x.shape[axis + 1 :])
+    (y,) = evaluate("RESIZE", out, x, indices, weights, axis=axis)
+    for place in np.ndindex(out):
+        p = place[axis]
+        total = sum(
+            weights[p, k] * x[(*place[:axis], indices[p, k], *place[axis + 1 :])] for k in range(terms)
+        )  # fmt: skip
+        assert y[place] == pytest.approx(total, rel=1e-12, abs=1e-12)
+
+
+def test_a_weight_of_zero_leaves_its_term_out(evaluate: Any) -> None:
+    """Padding of the table does not pass an infinite element on; a term that counts does."""
+    x, indices = np.array([np.inf, 2.0]), np.array([[1, 0], [0, 1]])
+    (y,) = evaluate("RESIZE", (2,), x, indices, np.array([[3.0, 0.0], [1.0, 0.0]]))
+    assert y.tolist() == [6, np.inf]
+
+
+@pytest.mark.parametrize("index", [-1, 2])
+def test_resizing_traps_on_an_index_outside(evaluate: Any, index: int) -> None:
+    """Even if its weight is 0, unless out has no elements."""
+    indices, weights = np.array([[0, index]]), np.array([[1.0, 0.0]])
+    with pytest.raises(Trap, match=f"RESIZE: index {index} is not from 0 to 1") as raised:
+        evaluate("RESIZE", (1,), np.ones(2), indices, weights)
+    assert raised.value.category == "index"
+    assert evaluate("RESIZE", (1, 0), np.ones((2, 0)), indices, weights)[0].shape == (1, 0)

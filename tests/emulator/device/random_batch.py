@@ -54,7 +54,8 @@ class Batch:
                 segment = Segment.STATE if self._works_in_place(drawn) else Segment.OUTPUT
                 placed[operand.name] = self._view(segment, dtype, dims, repeat=False)
             else:
-                placed[operand.name] = self._view(Segment.INPUT, dtype, dims, repeat=True)
+                axes = drawn.repeated.get(operand.name, ())
+                placed[operand.name] = self._view(Segment.INPUT, dtype, dims, repeat=True, repeated_axes=axes)
             fills.append(drawn.values.get("x" if operand.role is Role.OUT else operand.name, values))
         operands = tuple(placed.get(o.name) for o in drawn.row.operands)
         instruction = Instruction(drawn.row, drawn.sub, operands, drawn.attributes)
@@ -75,10 +76,16 @@ class Batch:
         """Whether the output shall be the state tensor that x is: for rows that allow it, now and then."""
         x = drawn.shapes.get("x")
         fits = x == drawn.shapes["out"] and drawn.dtypes.get("x") is drawn.dtypes["out"]
-        return drawn.row.alias is Alias.SAME and fits and bool(self.rng.random() < 0.25)
+        allowed = drawn.row.alias is Alias.SAME or any(o.may_be_output for o in drawn.row.inputs if o.name == "x")
+        return allowed and fits and bool(self.rng.random() < 0.25)
 
-    def _view(self, segment: Segment, dtype: DType, dims: tuple[Dim, ...], *, repeat: bool) -> Descriptor:
-        """A view of `dims` of a new tensor: plain half of the time, else permuted, sliced, strided or repeated."""
+    def _view(
+        self, segment: Segment, dtype: DType, dims: tuple[Dim, ...], *, repeat: bool, repeated_axes: Shape = ()
+    ) -> Descriptor:
+        """A view of `dims` of a new tensor: plain half of the time, else permuted, sliced, strided or repeated.
+
+        It repeats along `repeated_axes` in any case.
+        """
         rng, rank = self.rng, len(dims)
         bounds = contiguous(segment, dtype, dims).bounds
         if rng.random() < 0.5:
@@ -88,6 +95,7 @@ class Batch:
             steps = rng.choice([1, 1, 1, 2], rank).tolist()
             low, high = rng.choice([0, 0, 0, 1, 3], rank).tolist(), rng.choice([0, 0, 0, 1, 2], rank).tolist()
             repeated = [repeat and bool(r < 0.1) for r in rng.random(rank)]
+        repeated = [known or k in repeated_axes for k, known in enumerate(repeated)]
         extents = [
             low[k] + high[k] + (1 if repeated[k] else 0 if bounds[k] == 0 else (bounds[k] - 1) * steps[k] + 1)
             for k in range(rank)

@@ -124,6 +124,7 @@ class Draft:
     dtypes: dict[str, DType] = field(default_factory=dict)  # of operands
     attributes: dict[str, Any] = field(default_factory=dict)
     values: dict[str, Values] = field(default_factory=dict)
+    repeated: dict[str, tuple[int, ...]] = field(default_factory=dict)  # axes of stride 0, by operand
 
 
 _Drawn = tuple[dict[str, Shape], dict[str, Any], dict[str, Values]]
@@ -142,8 +143,16 @@ def draft(rng: Rng, row: Row, sub: str, dtype: DType) -> Draft | None:
             for o in row.operands
         )
         if not check(Instruction(row, sub, placed, attributes)):
+            attempt.repeated = _repeated(rng, attempt)
             return attempt
     return None
+
+
+def _repeated(rng: Rng, drawn: Draft) -> dict[str, tuple[int, ...]]:
+    """Axes along which operands repeat on purpose: the indices of SCATTER all but one, where whole slices are meant."""
+    if drawn.row.mnemonic != "SCATTER" or rng.random() < 0.5:
+        return {}
+    return {"indices": tuple(k for k in range(len(drawn.shapes["indices"])) if k != drawn.attributes["axis"])}
 
 
 def _types(rng: Rng, row: Row, dtype: DType, shapes: Mapping[str, Shape]) -> dict[str, DType]:
@@ -197,6 +206,34 @@ def _gather(rng: Rng, sub: str, dtype: DType) -> _Drawn:
     x = (*x[:axis], max(1, x[axis]), *x[axis + 1 :])
     shapes = {"out": x[:axis] + indices + x[axis + 1 :], "x": x, "indices": indices}
     return shapes, {"axis": axis}, {"x": special_values, "indices": indices_below(x[axis])}
+
+
+def _scatter(rng: Rng, sub: str, dtype: DType) -> _Drawn:
+    x = shape(rng, 1, 3, most=4000)
+    axis = int(rng.integers(len(x)))
+    columns = int(np.prod(x[:axis] + x[axis + 1 :], dtype=np.int64))
+    count = min(int(rng.choice([0, 1, 2, 7, 40, 300])), 6000 // max(1, columns))
+    x = (*x[:axis], max(1 if count else 0, x[axis]), *x[axis + 1 :])
+    whole = rng.random() < 0.5  # columns have updates, rather than some
+    part = tuple(count if k == axis else d if whole else int(rng.integers(d + 1)) for k, d in enumerate(x))
+    places = max(1, min(x[axis], int(rng.choice([1, 3, 10**6]))))  # the fewer, the more updates of one element
+    chosen = near_one if sub == "mul" else values if sub == "add" else special_values
+    drawn = {"x": chosen, "updates": chosen, "indices": indices_below(places)}
+    return {"out": x, "x": x, "indices": part, "updates": part}, {"axis": axis}, drawn
+
+
+def _resize(rng: Rng, sub: str, dtype: DType) -> _Drawn:
+    x, table = shape(rng, 1, 4, most=2000), (size(rng), int(rng.choice([0, 1, 1, 2, 2, 4, 7])))
+    axis = int(rng.integers(len(x)))
+    x = (*x[:axis], max(1, x[axis]), *x[axis + 1 :])
+    shapes = {"out": (*x[:axis], table[0], *x[axis + 1 :]), "x": x, "indices": table, "weights": table}
+    return shapes, {"axis": axis}, {"x": special_values, "indices": indices_below(x[axis]), "weights": _with_zeros}
+
+
+def _with_zeros(rng: Rng, shape: Shape, dtype: DType) -> Array:
+    """As `values`, many of them 0: terms that do not count."""
+    array = values(rng, shape, dtype)
+    return np.where(rng.random(shape) < 0.3, np.zeros_like(array), array)
 
 
 def _act(rng: Rng, sub: str, dtype: DType) -> _Drawn:
@@ -351,9 +388,12 @@ def _attention(rng: Rng, sub: str, dtype: DType) -> _Drawn:
 
 
 _DRAW: dict[str, Callable[[Rng, str, DType], _Drawn]] = {
-    "COPY": _copy, "FILL": _fill, "IOTA": _iota, "PAD": _pad, "GATHER": _gather, "ACT": _act, "EW": _ew,
-    "SELECT": _select, "REDUCE": _reduce, "SCAN": _scan, "GEMM": _gemm, "CONV": _conv, "POOL": _pool, "NORM": _norm,
-    "SOFTMAX": _softmax, "ATTENTION": _attention, "ROPE": _rope, "TOPK": _topk,
+    "COPY": _copy, "FILL": _fill, "IOTA": _iota, "PAD": _pad, "GATHER": _gather, "SCATTER": _scatter,
+    "ACT": _act, "EW": _ew,
+    "SELECT": _select, "REDUCE": _reduce, "SCAN": _scan, "GEMM": _gemm, "CONV": _conv, "POOL": _pool,
+    "RESIZE": _resize, "NORM": _norm,
+    "SOFTMAX": _softmax, "ATTENTION": _attention, "ROPE": _rope,
+    "TOPK": _topk,
 }  # fmt: skip
 COVERED = frozenset(_DRAW)
 """Mnemonics that `draft` knows."""
