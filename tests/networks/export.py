@@ -25,14 +25,16 @@ def export(
     exporter: str = "torchscript",
     dynamic: Mapping[str, Mapping[int, str]] | None = None,
     opset: int | None = None,
+    optimize: bool = True,
     input_names: Sequence[str] = (),
     output_names: Sequence[str] = (),
 ) -> None:
     """Write `model`, called with `inputs` (tensors, or nested tuples of them), to `path`.
 
     `dynamic` maps an input's name to its axes of symbolic length, `{"ids": {0: "batch", 1: "sequence"}}`; every
-    other axis is fixed to the example's. `opset` is the exporter's own default where None. Weights of more than
-    1.5 GB go to files beside `path`. Raises ValueError for an unknown exporter, and what torch raises.
+    other axis is fixed to the example's. `opset` is the exporter's own default where None. Without `optimize` the
+    exporter leaves its own foldings out: batch norms stay beside convolutions, shape arithmetic stays. Weights of
+    more than 1.5 GB go to files beside `path`. Raises ValueError for an unknown exporter, and what torch raises.
     """
     if exporter not in EXPORTERS:
         raise ValueError(f"unknown exporter {exporter!r}: one of {', '.join(EXPORTERS)}")
@@ -40,11 +42,15 @@ def export(
     if exporter == "dynamo":
         size = sum(tensor.nbytes for tensor in model.state_dict().values())
         options |= {"dynamo": True, "verbose": False, "external_data": size > LARGEST_IN_ONE_FILE}
+        options["optimize"] = optimize
         if dynamic:
             axes = iter([dict(dynamic.get(name, {})) for name in input_names])
             options["dynamic_shapes"] = _like(inputs, axes)
     else:
         options |= {"dynamo": False, "dynamic_axes": {name: dict(axes) for name, axes in (dynamic or {}).items()}}
+        # A model "for evaluation" has its batch norms folded; one whose mode is preserved has not.
+        training = torch.onnx.TrainingMode.EVAL if optimize else torch.onnx.TrainingMode.PRESERVE
+        options |= {"do_constant_folding": optimize, "training": training}
     with _quiet(), torch.no_grad():
         torch.onnx.export(model, inputs, str(path), opset_version=opset, **options)
 

@@ -160,19 +160,23 @@ class Llama(nn.Module):
         self.lm_head = nn.Linear(config.hidden, config.vocabulary, bias=False)
 
     def forward(
-        self, ids: Tensor, padding: Tensor | None = None, past: Cache | None = None
+        self, ids: Tensor, padding: Tensor | None = None, positions: Tensor | None = None, past: Cache | None = None
     ) -> tuple[Tensor, Cache] | Tensor:
-        """Ids i64 [B, S], a mask i64 [B, P + S] and a cache of P tokens -> logits [B, S, vocabulary], longer cache."""
+        """Ids i64 [B, S] -> logits [B, S, vocabulary]; with a cache of P tokens also the longer cache.
+
+        `padding` i64 [B, P + S] is 1 for tokens. `positions` i64 [B, S] turn queries and keys; without them a token's
+        place is its position. The causal mask goes by places.
+        """
         past_length = 0 if past is None else past[0][0].shape[-2]
         key_length = past_length + ids.shape[1]
-        positions = torch.arange(past_length, key_length)
+        places = torch.arange(past_length, key_length)
         mask = None
         if self.spelling == "triangle":
-            mask = triangle(positions, key_length, padding)
+            mask = triangle(places, key_length, padding)
         elif self.spelling == "compared":
-            mask = compared(positions, key_length, padding)
+            mask = compared(places, key_length, padding)
         x = self.embed_tokens(ids)
-        rotation = self.rotary(positions.unsqueeze(0))
+        rotation = self.rotary(places.unsqueeze(0) if positions is None else positions)
         presents = []
         for index, layer in enumerate(self.layers):
             x, present = layer(x, rotation, None if past is None else past[index], mask)
@@ -192,8 +196,10 @@ def _llama(config: Config, batch: int, length: int, past_length: int | None) -> 
     if past_length is None:
         dynamic["attention_mask"] = {0: "batch", 1: "sequence"}
         return Network(model, (ids, padding), names, ("logits",), dynamic)
-    # Padding stands before the tokens where more of them follow; a query that sees nothing has no meaning.
-    dynamic["attention_mask"] = {0: "batch", 1: "total_sequence"}
+    # Padding stands before the tokens where more of them are to follow, and is not counted as positions.
+    padding = padding.flip(1)
+    positions = (padding.cumsum(1) - 1).clamp(min=0)[:, past_length:].contiguous()
+    dynamic |= {"attention_mask": {0: "batch", 1: "total_sequence"}, "position_ids": {0: "batch", 1: "sequence"}}
     generator = torch.Generator().manual_seed(4)
     shape = (batch, config.kv_heads, past_length, config.hidden // config.heads)
     past = tuple(
@@ -203,7 +209,7 @@ def _llama(config: Config, batch: int, length: int, past_length: int | None) -> 
     pasts = tuple(f"past_key_values.{suffix}" for suffix in suffixes)
     dynamic |= {name: {0: "batch", 2: "past_sequence"} for name in pasts}
     outputs = ("logits", *(f"present.{suffix}" for suffix in suffixes))
-    return Network(model, (ids, padding.flip(1), past), (*names, *pasts), outputs, dynamic)
+    return Network(model, (ids, padding, positions, past), (*names, "position_ids", *pasts), outputs, dynamic)
 
 
 def small(attention: str = "triangle") -> Network:

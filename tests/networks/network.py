@@ -35,6 +35,20 @@ def leaves(tree: Any) -> Iterator[Tensor]:
             yield from leaves(branch)
 
 
+def resized(network: Network, sizes: dict[str, int]) -> tuple[Any, ...]:
+    """The example inputs with axes of symbolic length cut, or repeated, to `sizes` ({"batch": 3, ...})."""
+    names = iter(network.input_names)
+
+    def resize(tree: Any) -> Any:
+        if not isinstance(tree, Tensor):
+            return tuple(resize(branch) for branch in tree)
+        for axis, dim in network.dynamic.get(next(names), {}).items():
+            tree = tree.index_select(axis, torch.arange(sizes[dim]) % tree.shape[axis])
+        return tree
+
+    return resize(network.inputs)
+
+
 def randomise(model: nn.Module, seed: int = 0) -> nn.Module:
     """Give every parameter a random value that keeps activations near unit variance; evaluation mode.
 
