@@ -10,11 +10,27 @@ from collections.abc import Callable
 from typing import Any
 
 from dla.compiler.onnx.context import Context, Item
-from dla.compiler.onnx.rules import pointwise
+from dla.compiler.onnx.rules import (
+    attention,
+    linear,
+    losses,
+    normalisation,
+    pointwise,
+    quantisation,
+    recurrent,
+    windows,
+)
 
 Rule = Callable[[Context], Item | tuple[Any, ...]]
 
 RULES: dict[str, Rule] = {
+    **attention.RULES,
+    **linear.RULES,
+    **losses.RULES,
+    **normalisation.RULES,
     **pointwise.RULES,
+    **quantisation.RULES,
+    **recurrent.RULES,
+    **windows.RULES,
 }
 """Every operator that has a rule. Those without are expanded if ONNX defines them as functions of others."""
