@@ -260,6 +260,8 @@ class Lowering:
             if place is None and position == 0:
                 place = self._in_place(row, read, value)
             views[name] = self.result(value, place)
+        if row.mnemonic == "GEMM":
+            views = flattened(views) or views
         attributes = {k: v for k, v in node.attributes.items() if k not in GRAPH_ONLY}
         attributes = {k: v for k, v in attributes.items() if v != row.all_attributes[k].default}
         self.emit(row, [views.get(o.name) for o in row.operands], sub=node.sub, **attributes)
@@ -310,6 +312,32 @@ def placed(registers: Registers, view: View) -> Place:
     base = dims.divide(rest, factor)
     assert isinstance(base, Expr), "the factor is of its only term"
     return Place(view, sizes, constant, registers.holding(base).index, factor)
+
+
+def flattened(views: Mapping[str, View | None]) -> dict[str, View | None] | None:
+    """The operands of a GEMM with one right matrix for the whole batch as those of one large product, if views allow.
+
+    [B..., M, K] @ [K, N] is [B * M, K] @ [K, N]: fewer and fuller tiles.
+    """
+    out, a, b = views["out"], views["a"], views["b"]
+    if out is None or a is None or b is None or len(b.dims) != 2 or len(out.dims) < 3 or len(a.dims) != len(out.dims):
+        return None
+    rows = dims.product(out.dims[:-1])
+    flat: dict[str, View | None] = {}
+    for name, view in views.items():
+        if view is None or name == "b" or len(view.dims) < 2:
+            flat[name] = view
+            continue
+        if view.dims[:-1] == out.dims[:-1]:
+            shape = (rows, view.dims[-1])
+        elif all(d == 1 for d in view.dims[:-1]):
+            shape = (1, view.dims[-1])
+        else:
+            return None
+        flat[name] = view.reshape(shape)
+        if flat[name] is None:
+            return None
+    return flat
 
 
 def _root(value: Value) -> Value:

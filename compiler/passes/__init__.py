@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from dla.compiler.passes import dead
+from dla.compiler.passes import dead, fold, layout
 
 PASSES: dict[str, Callable[..., Any]] = {
     "dead": dead.run,
+    "fold": fold.run,
+    "layout": layout.run,
 }

@@ -1,0 +1,207 @@
+"""Layout: transposes sink through the graph until they meet and cancel, so that channels stay last inside.
+
+ONNX has channels second; CONV, POOL and group norms have them last. The front-end puts a TRANSPOSE on either side of
+each. Here op(transpose(x)) becomes transpose(op(x)) for every operator that does not care about the order of axes, or
+whose axes can be renamed. Two transposes in a row are one; what arrives at an output is written in place by its
+producer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from dla.compiler import dims
+from dla.compiler.builder import GraphBuilder
+from dla.compiler.dims import Dim
+from dla.compiler.graph import Graph, Node, Value
+from dla.compiler.passes.rewrite import Replacement, rewrite
+
+Perm = tuple[int, ...]
+
+
+def run(graph: Graph) -> Graph:
+    """`graph` with its transposes as late as they can be, and as few."""
+    return rewrite(graph, {op: [rule] for op, rule in _RULES.items()})
+
+
+def _perm_of(value: Value | None) -> Perm | None:
+    """The permutation by which `value` is a transpose of something, if it is one."""
+    node = value.made_by("TRANSPOSE") if value is not None else None
+    return None if node is None else node.attributes["perm"]
+
+
+def _source(value: Value) -> Value:
+    """What `value`, which is a transpose, is a transpose of."""
+    assert value.producer is not None, "only nodes transpose"
+    (source,) = value.producer.present
+    return source
+
+
+def _inverse(perm: Perm) -> Perm:
+    return tuple(perm.index(k) for k in range(len(perm)))
+
+
+def _again(node: Node, b: GraphBuilder, inputs: Sequence[Value | None], **changed: object) -> Value:
+    """The first output of `node` made anew from other inputs."""
+    attributes = {**node.attributes, **changed}
+    return b.node(node.op, inputs, sub=node.sub, dtype=node.output.dtype, **attributes).output
+
+
+def compose(node: Node, b: GraphBuilder) -> Replacement:
+    """Two transposes are one, or none."""
+    (x,) = node.present
+    inner = _perm_of(x)
+    if inner is None:
+        return None
+    return b.transpose(_source(x), [inner[k] for k in node.attributes["perm"]])
+
+
+def pointwise(node: Node, b: GraphBuilder) -> Replacement:
+    """Operands that are transposed alike, beside constants and small ones that can be turned to fit."""
+    perm = next((p for p in map(_perm_of, node.inputs) if p is not None), None)
+    if perm is None or len(perm) != node.output.rank:
+        return None
+    back = _inverse(perm)
+    inputs: list[Value | None] = []
+    for value in node.inputs:
+        turned = None if value is None else _turned(b, value, perm, back)
+        if value is not None and turned is None:
+            return None
+        inputs.append(turned)
+    return b.transpose(_again(node, b, inputs), perm)
+
+
+def _turned(b: GraphBuilder, value: Value, perm: Perm, back: Perm) -> Value | None:
+    """`value` with its axes in the order before `perm`; None where that would be a strided read of a large tensor."""
+    if _perm_of(value) == perm:
+        return _source(value)
+    if all(d == 1 for d in value.dims) and value.rank <= 1:
+        return value
+    small = value.constant is not None or sum(d != 1 for d in value.dims) <= 1
+    if not small:
+        return None
+    full = b.reshape(value, (1,) * (len(perm) - value.rank) + value.dims)
+    return b.transpose(full, back)
+
+
+def same_axes(node: Node, b: GraphBuilder) -> Replacement:
+    """An operator along one `axis`, whose result has its input's axes."""
+    (x, *rest) = node.inputs
+    perm = _perm_of(x)
+    if x is None or perm is None or any(_perm_of(v) is not None for v in rest):
+        return None
+    return b.transpose(_again(node, b, [_source(x), *rest], axis=perm[node.attributes["axis"]]), perm)
+
+
+def concat(node: Node, b: GraphBuilder) -> Replacement:
+    """Parts that are transposed alike."""
+    perm = _perm_of(node.inputs[0])
+    if perm is None or any(_perm_of(v) != perm for v in node.inputs):
+        return None
+    parts = [_source(v) for v in node.present]
+    return b.transpose(_again(node, b, parts, axis=perm[node.attributes["axis"]]), perm)
+
+
+def pad(node: Node, b: GraphBuilder) -> Replacement:
+    """The amounts go along with their axes."""
+    (x,) = node.present
+    perm = _perm_of(x)
+    if perm is None:
+        return None
+    back, rest = _inverse(perm), slice(len(perm), None)
+    amounts = {
+        name: (*(node.attributes[name][k] for k in back), *node.attributes[name][rest]) for name in ("low", "high")
+    }
+    return b.transpose(_again(node, b, [_source(x)], **amounts), perm)
+
+
+def cut(node: Node, b: GraphBuilder) -> Replacement:
+    """A slice of a transpose is a transpose of a slice."""
+    (x,) = node.present
+    perm = _perm_of(x)
+    if perm is None:
+        return None
+    back = _inverse(perm)
+    turned = {name: tuple(node.attributes[name][k] for k in back) for name in ("starts", "sizes", "steps")}
+    return b.transpose(_again(node, b, [_source(x)], **turned), perm)
+
+
+def reduce(node: Node, b: GraphBuilder) -> Replacement:
+    """Folded axes are renamed; those that stay keep their order among each other."""
+    (x,) = node.present
+    perm = _perm_of(x)
+    if perm is None:
+        return None
+    axes = tuple(sorted(perm[a] for a in node.attributes["axes"]))
+    folded = _again(node, b, [_source(x)], axes=axes)
+    if node.attributes.get("keepdims"):
+        return b.transpose(folded, perm)
+    stay = [p for p in perm if p not in axes]
+    return b.transpose(folded, [sorted(stay).index(p) for p in stay])
+
+
+def reshape(node: Node, b: GraphBuilder) -> Replacement:
+    """Where axes are split and merged only within runs that the transpose keeps together, it can come after."""
+    (x,) = node.present
+    perm = _perm_of(x)
+    if perm is None:
+        return None
+    runs = _runs(x.dims, node.output.dims)
+    if runs is None:
+        return None
+    order = []
+    for old, new in runs:
+        before = [perm[k] for k in old]
+        if before != list(range(before[0], before[0] + len(before))):
+            return None
+        order.append((before[0], new))
+    places = [k for _, new in sorted(order) for k in new]
+    shape = [node.output.dims[k] for k in places]
+    return b.transpose(b.reshape(_source(x), shape), [places.index(k) for k in range(len(places))])
+
+
+def _runs(old: Sequence[Dim], new: Sequence[Dim]) -> list[tuple[list[int], list[int]]] | None:
+    """Runs of old and new axes with equal products, as lists of axes; None where there are no such runs."""
+    runs: list[tuple[list[int], list[int]]] = []
+    i = j = 0
+    while i < len(old) and j < len(new):
+        taken, made = [i], [j]
+        have, want = old[i], new[j]
+        while have != want:
+            if dims.bound(have) < dims.bound(want):
+                if taken[-1] + 1 == len(old):
+                    return None
+                taken.append(taken[-1] + 1)
+                have = have * old[taken[-1]]
+            else:
+                if made[-1] + 1 == len(new):
+                    return None
+                made.append(made[-1] + 1)
+                want = want * new[made[-1]]
+        runs.append((taken, made))
+        i, j = taken[-1] + 1, made[-1] + 1
+    if not runs:
+        return None
+    if any(d != 1 for d in old[i:]) or any(d != 1 for d in new[j:]):
+        return None
+    if i < len(old):  # axes of size 1 at the end
+        return None
+    runs[-1][1].extend(range(j, len(new)))
+    return runs
+
+
+_RULES: dict[str, Callable[[Node, GraphBuilder], Replacement]] = {
+    "TRANSPOSE": compose,
+    "ACT": pointwise,
+    "COPY": pointwise,
+    "EW": pointwise,
+    "SELECT": pointwise,
+    "SOFTMAX": same_axes,
+    "SCAN": same_axes,
+    "RESIZE": same_axes,
+    "CONCAT": concat,
+    "PAD": pad,
+    "SLICE": cut,
+    "REDUCE": reduce,
+    "RESHAPE": reshape,
+}
