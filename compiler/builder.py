@@ -145,7 +145,8 @@ class GraphBuilder:
                 full[name][_axis(axis, x.rank)] = number
         if full["starts"] == [0] * x.rank and tuple(full["sizes"]) == x.dims:
             return x
-        return self.emit("SLICE", [x], **{name: tuple(given) for name, given in full.items()})
+        attributes: dict[str, Any] = {name: tuple(given) for name, given in full.items()}
+        return self.emit("SLICE", [x], **attributes)
 
     def part(self, x: Value, axis: int, start: Dim, size: Dim) -> Value:
         """`size` elements of x from `start` along one axis."""

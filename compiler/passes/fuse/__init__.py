@@ -1,0 +1,1 @@
+"""Fusion: several nodes that one instruction can do. Each kind is a file."""

@@ -1,0 +1,122 @@
+"""Epilogues: what follows a matrix product or convolution element by element moves into its last step, before rounding.
+
+    act(x @ w + bias) + residual         GEMM ... steps=[bias, act, residual]
+
+A product's own node stays where it is in the source order of the *last* fused node, because that one's other operands
+must be there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from dla.compiler.builder import GraphBuilder
+from dla.compiler.graph import Graph, Node, Value
+from dla.compiler.operators import row_of
+from dla.compiler.passes.rewrite import Replacement, rewrite
+from dla.isa.activations import ACTIVATIONS
+from dla.isa.table import Role
+
+MAX_STEPS = 4
+_NO_STEP = ("isnan", "isinf", "not", "identity")
+
+
+def run(graph: Graph) -> Graph:
+    """`graph` with biases, activations, residuals, gates and clamps inside its products."""
+    return rewrite(graph, {"ACT": [activation], "EW": [clamp, term_or_factor]})
+
+
+@dataclass(frozen=True)
+class Step:
+    """One more step of an epilogue: the operand that it reads, and its attributes."""
+
+    name: str
+    operand: Value | None = None
+    attributes: Mapping[str, Any] | None = None
+
+
+def _product(b: GraphBuilder, value: Value | None, user: Node) -> Node | None:
+    """The product that makes `value`, if `user` alone reads it and it has room for a step."""
+    node = value.producer if value is not None else None
+    if value is None or node is None or node.op not in ("GEMM", "CONV") or value is not node.output:
+        return None
+    full = len(node.attributes.get("steps", ())) == MAX_STEPS
+    if full or not value.dtype.is_float or b.graph.only_user(value) is not user or user.output.type != value.type:
+        return None
+    return node
+
+
+def _with(b: GraphBuilder, product: Node, step: Step) -> Value | None:
+    """`product` with one more step; None where it has one of that kind already."""
+    steps = product.attributes.get("steps", ())
+    row = row_of(product.op)
+    if step.name in steps or row is None:
+        return None
+    names = [o.name for o in row.operands if o.role is Role.IN]
+    inputs = list(product.inputs)
+    if step.operand is not None:
+        inputs[names.index(step.name)] = step.operand
+    attributes = {**product.attributes, "steps": (*steps, step.name), **(step.attributes or {})}
+    return b.node(product.op, inputs, sub=product.sub, dtype=product.output.dtype, **attributes).output
+
+
+def activation(node: Node, b: GraphBuilder) -> Replacement:
+    """A unary function of a product."""
+    product = _product(b, node.inputs[0], node)
+    if product is None or node.sub in _NO_STEP or node.sub not in ACTIVATIONS:
+        return None
+    alpha = node.attributes.get("alpha")
+    extra = {"act": node.sub} | ({} if alpha is None else {"act_alpha": alpha})
+    return _with(b, product, Step("act", None, extra))
+
+
+def clamp(node: Node, b: GraphBuilder) -> Replacement:
+    """min(max(product, low), high), in either order, for two numbers."""
+    outer = _limit(node)
+    inner_node = outer[1].producer if outer is not None else None
+    if outer is None or inner_node is None or {node.sub, inner_node.sub} != {"min", "max"} or inner_node.op != "EW":
+        return None
+    inner = _limit(inner_node)
+    if inner is None or b.graph.only_user(outer[1]) is not node:
+        return None
+    product = _product(b, inner[1], inner_node)
+    low, high = (outer[0], inner[0]) if node.sub == "max" else (inner[0], outer[0])
+    if product is None or not low <= high:
+        return None
+    return _with(b, product, Step("clamp", None, {"clamp_low": low, "clamp_high": high}))
+
+
+def _limit(node: Node) -> tuple[float, Value] | None:
+    """The number and the tensor of EW.min or EW.max."""
+    for number, value in (node.inputs, node.inputs[::-1]):
+        if number is not None and value is not None and number.constant is not None and number.constant.size == 1:
+            limit = float(number.constant.reshape(()))
+            return (limit, value) if np.isfinite(limit) else None
+    return None
+
+
+def term_or_factor(node: Node, b: GraphBuilder) -> Replacement:
+    """A product plus or times something: of two products, the later one takes the other as its operand."""
+    kinds: dict[str, Callable[[Value, Value], str]] = {"add": _term, "mul": lambda x, other: "gate"}
+    if node.sub not in kinds:
+        return None
+    first, second = node.inputs
+    assert first is not None, "EW has two operands"
+    assert second is not None, "EW has two operands"
+    pairs = [(first, second), (second, first)]
+    pairs.sort(key=lambda pair: -(pair[0].producer.order if pair[0].producer else -1.0))
+    for x, other in pairs:
+        product = _product(b, x, node)
+        if product is not None and x is not other and other.dtype.is_float:
+            fused = _with(b, product, Step(kinds[node.sub](x, other), other))
+            if fused is not None:
+                return fused
+    return None
+
+
+def _term(x: Value, other: Value) -> str:
+    return "residual" if other.dims == x.dims else "bias"
