@@ -111,7 +111,7 @@ class _Names:
     @staticmethod
     def identifier(name: str) -> str:
         """`name` with everything replaced that an identifier cannot have."""
-        plain = re.sub(r"\W", "_", name, flags=re.ASCII)[:200] or "t"
+        plain = re.sub(r"[^A-Za-z0-9_.]", "_", name)[:200] or "t"
         return plain if is_identifier(plain) else f"t_{plain}"
 
 

@@ -97,6 +97,7 @@ class Lowering:
             else:
                 _COMPOSITES[node.op](self, node)
         self._finish(pending)
+        self.label = ""
         self.emit(BY_MNEMONIC["HALT"])
         return Lowered(self.drafts, self.registers, self._storages, self._held)
 
