@@ -3,8 +3,13 @@
 from __future__ import annotations
 
 import functools
+import os
 
 import pytest
+
+# Test workers use every core already: more BLAS threads would only wait for each other. Read when NumPy is imported.
+for _variable in ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS"):
+    os.environ.setdefault(_variable, "1")
 
 
 @functools.cache
