@@ -13,8 +13,6 @@ import re
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING
 
-import numpy as np
-
 from dla.isa.errors import InputError, ModelError
 from dla.isa.files import map_file
 from dla.isa.names import shown
@@ -63,9 +61,10 @@ class Folder:
             try:
                 data = map_file(path)
             except InputError as error:
-                raise ModelError(f"{where}: {error.message}") from None
+                hint = "the model keeps its weights in files beside it: copy the files of its weights along"
+                raise ModelError(f"{where}: {error.message}", hint=hint) from None
             if len(self._files) >= _MAX_MAPS:
-                data = memoryview(np.frombuffer(data, np.uint8).copy()) if data else data
+                data = memoryview(bytes(data))
             self._files[name] = data
         return self._files[name]
 
@@ -77,7 +76,7 @@ class Folder:
             raise ModelError(f"{where}: the location '{shown(name)}' is not a relative path inside the model's folder")
         try:
             real = Path(os.path.realpath(self._path / name))
-            names = os.stat(real).st_nlink if real.is_file() else 1
+            names = real.stat().st_nlink if real.is_file() else 1
         except OSError as error:  # a name that is too long, a loop of links
             raise ModelError(f"{where}: cannot open '{shown(name)}': {error.strerror or error}") from None
         whole = "copy the model and its data, not links to them, into one folder"

@@ -31,7 +31,10 @@ _MAX_FILE_BYTES = 2**31 - 1  # of any protobuf
 
 @dataclass(frozen=True)
 class Model:
-    """A checked model. `proto` has no raw_data if it came from a file: take values from `array` and `initialisers`."""
+    """A checked model. Take the values of its initialisers from here: those of a file are not in `proto`.
+
+    Tensors in attributes are small as a rule, and whole in `proto`: `array` and onnx.numpy_helper give their values.
+    """
 
     proto: onnx.ModelProto
     values: Values
@@ -64,10 +67,10 @@ def load(path: Path) -> Model:
 
     Raises InputError if the file cannot be read, ModelError if it is no sound model, BackendError without onnx.
     """
-    onnx = package()
+    package()
     data = map_file(path)
     try:
-        return _checked(_parsed(data, onnx), Values(data, path.parent))
+        return _checked(_parsed(data), Values(data, path.parent))
     except ModelError as error:
         raise ModelError(f"{shown(path)}: {error.message}", hint=error.hint) from None
 
@@ -81,7 +84,7 @@ def from_proto(proto: onnx.ModelProto) -> Model:
     return _checked(proto, Values(memoryview(b""), None))
 
 
-def _parsed(data: memoryview, onnx: ModuleType) -> onnx.ModelProto:
+def _parsed(data: memoryview) -> onnx.ModelProto:
     from google.protobuf.message import DecodeError
 
     if not data:
@@ -94,8 +97,8 @@ def _parsed(data: memoryview, onnx: ModuleType) -> onnx.ModelProto:
     if bytes(data[:24]) == b"version https://git-lfs.":
         raise ModelError("it is a Git LFS pointer, not the model itself", hint="git lfs pull")
     try:
-        proto = onnx.ModelProto()
-        proto.ParseFromString(without_raw_data(data, onnx))
+        proto: onnx.ModelProto = package().ModelProto()
+        proto.ParseFromString(without_raw_data(data, package()))
     except DecodeError as error:
         raise ModelError(f"it is damaged, or no ONNX model: {shown(error)}") from None
     return proto

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     import onnx
 
 _MAX_EXPANDED = 1_000_000  # nodes, after each call of a function is replaced by its body
+_Key = tuple[str, str, str]  # domain, operator, overload
 _NAMED = 5  # nodes in a message about a cycle
 
 
@@ -25,14 +26,14 @@ def check_graph(graph: onnx.GraphProto, values: Values) -> None:
     """Raise ModelError unless `graph` is sound; sort its nodes where that is all that is wrong."""
     missing = _check(graph, values)
     for name, reader in missing.items():
-        raise ModelError(f"{reader} reads '{shown(name)}', which nothing makes")
+        raise ModelError(f"{reader} '{shown(name)}', which nothing makes")
     if not graph.output:
         raise ModelError("the graph has no outputs")
 
 
 def check_functions(model: onnx.ModelProto, values: Values) -> None:
     """Raise ModelError unless the bodies of the functions are sound and expand to a bounded number of nodes."""
-    bodies: dict[tuple[str, str, str], onnx.FunctionProto] = {}
+    bodies: dict[_Key, onnx.FunctionProto] = {}
     for function in model.functions:
         what = f"function '{shown(function.name)}'"
         key = _key(function, function.name)
@@ -45,11 +46,11 @@ def check_functions(model: onnx.ModelProto, values: Values) -> None:
         outputs = _all_text(function.output, f"an output of {what}")
         missing = _check_nodes(function, inputs, outputs, values, what)
         for name, reader in missing.items():
-            raise ModelError(f"{reader} reads '{shown(name)}', which nothing in {what} makes")
+            raise ModelError(f"{reader} '{shown(name)}', which nothing in {what} makes")
     _check_expansion(model, bodies)
 
 
-def _key(proto: Any, name: str) -> tuple[str, str, str]:
+def _key(proto: Any, name: str) -> _Key:
     """What a node's call and a function's definition are matched by."""
     domain = "" if proto.domain == "ai.onnx" else proto.domain
     return domain, name, getattr(proto, "overload", "")  # overloads came with onnx 1.16
@@ -72,7 +73,7 @@ def _called(node: onnx.NodeProto, index: int) -> str:
 
 
 def _check(graph: onnx.GraphProto, values: Values) -> dict[str, str]:
-    """Names that `graph` reads from around it, each with its reader."""
+    """Names that `graph` takes from around it, each with who does: "Relu node 'r' reads"."""
     inputs = _all_text((value.name for value in graph.input), "an input")
     if len(set(inputs)) < len(inputs) or "" in inputs:
         raise ModelError("two inputs of the graph have the same name, or one has none")
@@ -88,13 +89,14 @@ def _check(graph: onnx.GraphProto, values: Values) -> dict[str, str]:
         values.check(tensor)
         constants.add(name)
     outputs = _all_text((value.name for value in graph.output), "an output")
+    for value in (*graph.input, *graph.output):
+        for dim in value.type.tensor_type.shape.dim:
+            _text(dim.dim_param, f"a dim of '{shown(value.name)}'")
     # An initialiser may have an input's name: it is then the input's default.
     return _check_nodes(graph, [*constants, *inputs], outputs, values, "the graph")
 
 
-def _check_nodes(
-    body: Any, given: Sequence[str], outputs: Sequence[str], values: Values, what: str
-) -> dict[str, str]:
+def _check_nodes(body: Any, given: Sequence[str], outputs: Sequence[str], values: Values, what: str) -> dict[str, str]:
     """As `_check`, of a graph or function with nodes `body.node`; `given` is made before any of them."""
     nodes: list[onnx.NodeProto] = list(body.node)
     makers: dict[str, int] = dict.fromkeys(given, -1)
@@ -108,7 +110,7 @@ def _check_nodes(
                 raise ModelError(f"'{shown(name)}' is made twice: by {other} and by {_called(node, index)}")
             makers[name] = index
     missing = {
-        name: _called(nodes[index], index)
+        name: f"{_called(nodes[index], index)} reads"
         for index, names in enumerate(reads)
         for name in names
         if name not in makers
@@ -120,7 +122,7 @@ def _check_nodes(
         body.node.extend(copies)
     for name in outputs:
         if not name or (name not in makers and name not in missing):
-            missing.setdefault(name, f"an output of {what}")
+            missing.setdefault(name, f"an output of {what} is")
     return missing
 
 
@@ -145,16 +147,17 @@ def _check_node(node: onnx.NodeProto, index: int, values: Values) -> list[str]:
             raise ModelError(f"attribute '{shown(attribute.name)}' of {called} has no type")
         try:
             for tensor in _tensors(attribute):
-                values.check(tensor)
+                values.embed(tensor)
         except ModelError as error:
-            raise ModelError(f"{called}, attribute '{shown(attribute.name)}': {error.message}", hint=error.hint) from None
+            raise ModelError(
+                f"{called}, attribute '{shown(attribute.name)}': {error.message}", hint=error.hint
+            ) from None
         for graph in _graphs(attribute):
             names += _check(graph, values)
     return names
 
 
 def _tensors(attribute: onnx.AttributeProto) -> Iterator[onnx.TensorProto]:
-    """Tensors of numbers in an attribute; of strings, there may be some that no rule asks for."""
     if attribute.HasField("t"):
         yield attribute.t
     yield from attribute.tensors
@@ -182,39 +185,47 @@ def _topological(needs: Sequence[set[int]], nodes: Sequence[onnx.NodeProto]) -> 
             if waiting[user] == 0:
                 heapq.heappush(ready, user)
     if len(order) < len(needs):
-        cycle = _cycle(needs, next(index for index, count in enumerate(waiting) if count))
+        cycle = _cycle(needs, waiting)
         named = ", ".join(_called(nodes[index], index) for index in cycle[:_NAMED])
         more = f" and {len(cycle) - _NAMED} more" if len(cycle) > _NAMED else ""
-        raise ModelError(f"the graph has a cycle: {named}{more} wait for each other")
+        raise ModelError(f"the graph has a cycle: {named}{more}")
     return order
 
 
-def _cycle(needs: Sequence[set[int]], start: int) -> list[int]:
-    raise NotImplementedError
+def _cycle(needs: Sequence[set[int]], waiting: Sequence[int]) -> list[int]:
+    """Nodes of one cycle, in the order in which values go round it, among those still waiting."""
+    path: dict[int, None] = {}
+    node = next(index for index, count in enumerate(waiting) if count)
+    while node not in path:
+        path[node] = None
+        node = min(before for before in needs[node] if waiting[before])  # what waits, waits for one that waits
+    nodes = list(path)
+    return nodes[nodes.index(node) :][::-1]
 
 
-def _check_expansion(model: onnx.ModelProto, bodies: dict[tuple[str, str, str], onnx.FunctionProto]) -> None:
+def _check_expansion(model: onnx.ModelProto, bodies: dict[_Key, onnx.FunctionProto]) -> None:
     """Refuse functions that call themselves, or whose calls of calls multiply beyond reason."""
-    calls = {key: [c for c in _calls(body.node) if c in bodies] for key, body in bodies.items()}
-    sizes: dict[tuple[str, str, str], int] = {}
+    sizes: dict[_Key, int] = {}
     for root in bodies:
-        path = [root]  # a stack of its own: a chain of functions may be longer than Python's
-        while path:
-            key = path[-1]
-            unknown = next((c for c in calls[key] if c not in sizes), None)
-            if unknown is None:
-                sizes[key] = 1 + sum(1 for _ in _calls(bodies[key].node)) + sum(sizes[c] for c in calls[key])
-                path.pop()
-            elif unknown in path:
-                raise ModelError(f"function '{shown(unknown[1])}' calls itself")
+        path = {} if root in sizes else {root: _calls(bodies[root].node)}
+        while path:  # not by recursion: a chain of functions may be longer than Python's stack
+            key, rest = next(reversed(path.items()))
+            for call in rest:
+                if call in path:
+                    raise ModelError(f"function '{shown(call[1])}' calls itself")
+                if call in bodies and call not in sizes:
+                    path[call] = _calls(bodies[call].node)
+                    break
             else:
-                path.append(unknown)
+                size = sum(sizes.get(call, 1) for call in _calls(bodies[key].node))
+                sizes[key] = min(size, _MAX_EXPANDED + 1)  # it may double from function to function
+                del path[key]
     total = sum(sizes.get(c, 1) for c in _calls(model.graph.node))
     if total > _MAX_EXPANDED:
         raise ModelError(f"the model's functions expand to more than {_MAX_EXPANDED:,} nodes")
 
 
-def _calls(nodes: Iterable[onnx.NodeProto]) -> Iterator[tuple[str, str, str]]:
+def _calls(nodes: Iterable[onnx.NodeProto]) -> Iterator[_Key]:
     """The operator of every node, in the graphs inside nodes too."""
     for node in nodes:
         yield _key(node, node.op_type)

@@ -19,26 +19,24 @@ from dla.isa.npy import is_possible
 if TYPE_CHECKING:
     import onnx
 
-# Names of TensorProto.DataType -> element type, and the field that has the values where raw_data does not.
-_TYPES: dict[str, tuple[np.dtype[Any], str]] = {
-    name: (np.dtype(dtype), field)
-    for field, types in {
-        "float_data": {"FLOAT": np.float32},
-        "double_data": {"DOUBLE": np.float64},
-        "int64_data": {"INT64": np.int64},
-        "uint64_data": {"UINT32": np.uint32, "UINT64": np.uint64},
-        "int32_data": {
-            "INT32": np.int32, "INT16": np.int16, "INT8": np.int8, "UINT16": np.uint16, "UINT8": np.uint8,
-            "BOOL": np.bool_, "FLOAT16": np.float16, "BFLOAT16": ml_dtypes.bfloat16,
-            "FLOAT8E4M3FN": ml_dtypes.float8_e4m3fn, "FLOAT8E4M3FNUZ": ml_dtypes.float8_e4m3fnuz,
-            "FLOAT8E5M2": ml_dtypes.float8_e5m2, "FLOAT8E5M2FNUZ": ml_dtypes.float8_e5m2fnuz,
-            "INT4": ml_dtypes.int4, "UINT4": ml_dtypes.uint4, "FLOAT4E2M1": ml_dtypes.float4_e2m1fn,
-            "INT2": ml_dtypes.int2, "UINT2": ml_dtypes.uint2,
-        },
-    }.items()
-    for name, dtype in types.items()
+# By field of typed values (which hold what raw_data does not): names of TensorProto.DataType and element types.
+_TYPES_BY_FIELD: dict[str, dict[str, Any]] = {
+    "float_data": {"FLOAT": np.float32},
+    "double_data": {"DOUBLE": np.float64},
+    "int64_data": {"INT64": np.int64},
+    "uint64_data": {"UINT32": np.uint32, "UINT64": np.uint64},
+    "int32_data": {
+        "INT32": np.int32, "INT16": np.int16, "INT8": np.int8, "UINT16": np.uint16, "UINT8": np.uint8,
+        "BOOL": np.bool_, "FLOAT16": np.float16, "BFLOAT16": ml_dtypes.bfloat16,
+        "FLOAT8E4M3FN": ml_dtypes.float8_e4m3fn, "FLOAT8E4M3FNUZ": ml_dtypes.float8_e4m3fnuz,
+        "FLOAT8E5M2": ml_dtypes.float8_e5m2, "FLOAT8E5M2FNUZ": ml_dtypes.float8_e5m2fnuz,
+        "INT4": ml_dtypes.int4, "UINT4": ml_dtypes.uint4, "FLOAT4E2M1": ml_dtypes.float4_e2m1fn,
+        "INT2": ml_dtypes.int2, "UINT2": ml_dtypes.uint2,
+    },
 }  # fmt: skip
+_TYPES = {name: (np.dtype(t), field) for field, types in _TYPES_BY_FIELD.items() for name, t in types.items()}
 _PACKED_BITS = {"INT4": 4, "UINT4": 4, "FLOAT4E2M1": 4, "INT2": 2, "UINT2": 2}  # several elements to a byte
+_MAX_EMBEDDED = 2**28
 _FIELDS = ("float_data", "double_data", "int32_data", "int64_data", "uint64_data", "string_data")
 
 
@@ -67,10 +65,23 @@ class Values:
     def __init__(self, data: memoryview, folder: Path | None) -> None:
         self._data = data
         self._folder = Folder(folder)
+        self._embedded = 0
 
     def check(self, tensor: onnx.TensorProto) -> None:
         """Raise ModelError unless `tensor` has a known type, a possible shape, and values of just that size."""
         self._raw(tensor, _layout(tensor))
+
+    def embed(self, tensor: onnx.TensorProto) -> None:
+        """`check`, and take external data of `tensor` into the protobuf."""
+        raw = self._raw(tensor, _layout(tensor))
+        if raw is not None and tensor.data_location == tensor.EXTERNAL:
+            self._embedded += len(raw)
+            if self._embedded > _MAX_EMBEDDED:  # many attributes may name one file
+                raise ModelError(f"attributes have more than {_MAX_EMBEDDED:,} bytes of external data",
+                                 hint="make them initialisers")  # fmt: skip
+            tensor.raw_data = bytes(raw)
+            tensor.ClearField("data_location")
+            tensor.ClearField("external_data")
 
     def array(self, tensor: onnx.TensorProto) -> Array:
         """The values of `tensor`: an array of its shape, read-only. Elements of 2 and 4 bits take a byte each.

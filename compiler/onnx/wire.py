@@ -1,8 +1,8 @@
 """The wire format of protobuf, as far as it takes to keep weights out of the parser.
 
-The parser copies every byte of a model twice. So the tensors' `raw_data` are cut out first and stay in the mapped
-file; where each one lies is written into the tensor's `segment`, a field that nobody uses. The rest is walked message
-by message, so that a damaged file is refused with its place, and a hostile one before anything large is allocated.
+The parser copies every byte of a model. So the initialisers' `raw_data` are cut out first and stay in the mapped file;
+where each one lies is written into its `segment`, a field that nobody uses. The rest is walked message by message, so
+that a damaged file is refused with its place, and a hostile one before anything large is allocated.
 Format: https://protobuf.dev/programming-guides/encoding.
 """
 
@@ -17,13 +17,15 @@ if TYPE_CHECKING:
 
 _VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5  # wire types
 
+_INITIALISER = "initialiser"  # a TensorProto of a graph
+
 _MAX_DEPTH = 96  # messages within messages; the parser's own limit is 100
 _MAX_FIELDS = 4_000_000  # a field of two bytes becomes an object of some hundred
 _MAX_GRAPH_BYTES = 2**28  # of a file without its tensors' values
 
 
 def without_raw_data(data: memoryview, onnx: ModuleType) -> bytes:
-    """The ModelProto in `data`, each tensor's `raw_data` replaced by a `segment`: its first byte and its end.
+    """The ModelProto in `data`, each initialiser's `raw_data` replaced by a `segment`: its first byte and its end.
 
     Raises ModelError where `data` is truncated or damaged, or its graph is too large, or it has segments already.
     """
@@ -33,7 +35,7 @@ def without_raw_data(data: memoryview, onnx: ModuleType) -> bytes:
 def _children(onnx: ModuleType) -> dict[str, dict[int, str]]:
     """By kind of message, the fields to look into: number -> kind of message."""
     kinds = ("ModelProto", "GraphProto", "NodeProto", "AttributeProto", "FunctionProto", "TensorProto")
-    return {
+    children = {
         kind: {
             field.number: field.message_type.name
             for field in getattr(onnx, kind).DESCRIPTOR.fields
@@ -41,6 +43,8 @@ def _children(onnx: ModuleType) -> dict[str, dict[int, str]]:
         }
         for kind in kinds
     }
+    children["GraphProto"][onnx.GraphProto.DESCRIPTOR.fields_by_name["initializer"].number] = _INITIALISER
+    return children | {_INITIALISER: {}}
 
 
 class _Cutter:
@@ -52,7 +56,7 @@ class _Cutter:
         tensor: Any = onnx.TensorProto
         numbers = {name: field.number for name, field in tensor.DESCRIPTOR.fields_by_name.items()}
         self._raw, self._segment = numbers["raw_data"], numbers["segment"]
-        self._values = {number for name, number in numbers.items() if name.endswith("_data") and name != "raw_data"}
+        self._values = {number for name, number in numbers.items() if name.endswith("_data")}
         self._new_segment = tensor.Segment
         self._fields = 0
         self._kept = 0  # bytes that are not values of tensors
@@ -61,7 +65,7 @@ class _Cutter:
         """The message in bytes `begin` to `end`, without raw data."""
         if depth > _MAX_DEPTH:
             raise ModelError(f"its graphs are nested more than {_MAX_DEPTH // 3} deep")
-        children, is_tensor = self._children[kind], kind == "TensorProto"
+        children, is_tensor = self._children[kind], kind in ("TensorProto", _INITIALISER)
         pieces: list[bytes | memoryview] = []
         position = copied = begin
         while position < end:
@@ -69,12 +73,13 @@ class _Cutter:
             tag, position = self._varint(position, end)
             number, wire = tag >> 3, tag & 7
             first, position = self._payload(wire, position, end)
-            self._count(kind, number, position - start if wire == _BYTES else 0)
+            is_large = number in children or (is_tensor and number in self._values)
+            self._count(0 if is_large else position - start)
             if wire != _BYTES:
                 continue
             if is_tensor and number == self._segment:
                 raise ModelError("a tensor is split into segments, which dla does not read")
-            if is_tensor and number == self._raw:
+            if kind == _INITIALISER and number == self._raw:
                 number, inner = self._segment, self._new_segment(begin=first, end=position).SerializeToString()
             elif number in children:
                 inner = self.message(children[number], first, position, depth + 1)
@@ -85,14 +90,13 @@ class _Cutter:
         pieces.append(self._data[copied:end])
         return b"".join(pieces)
 
-    def _count(self, kind: str, number: int, size: int) -> None:
+    def _count(self, size: int) -> None:
         self._fields += 1
+        self._kept += size
         if self._fields > _MAX_FIELDS:
             raise ModelError(f"its graph has more than {_MAX_FIELDS:,} fields")
-        if number not in self._children[kind] and not (kind == "TensorProto" and number in (self._raw, *self._values)):
-            self._kept += size
-            if self._kept > _MAX_GRAPH_BYTES:
-                raise ModelError(f"its graph, without the weights, has more than {_MAX_GRAPH_BYTES:,} bytes")
+        if self._kept > _MAX_GRAPH_BYTES:
+            raise ModelError(f"its graph, without the weights, has more than {_MAX_GRAPH_BYTES:,} bytes")
 
     def _payload(self, wire: int, position: int, end: int) -> tuple[int, int]:
         """Where a field's value begins and ends."""
