@@ -13,7 +13,7 @@ from dla.isa.errors import ModelError
 
 
 def product(b: GraphBuilder, x: Value, y: Value) -> Value:
-    """x [..., M, K] @ y [..., K, N]; of integers as sums of products, which wrap."""
+    """The product of x [..., M, K] and y [..., K, N]; of integers as sums of products, which wrap."""
     if x.dtype is not y.dtype:
         raise ModelError(f"a matrix product of {x.dtype.text} and {y.dtype.text}")
     if x.dtype.is_float:
@@ -35,7 +35,7 @@ def matmul(c: Context) -> Value:
 
 
 def gemm(c: Context) -> Value:
-    """alpha * a @ b + beta * c; a term that is the same for every row is a bias."""
+    """Compute alpha * a @ b + beta * c; a term that is the same for every row is a bias."""
     x = c.b.swap(c[0]) if c.attribute("transA", 0) else c[0]
     y = c.b.swap(c[1]) if c.attribute("transB", 0) else c[1]
     term = c.optional(2)
@@ -85,7 +85,7 @@ def integer_product(b: GraphBuilder, x: Value, y: Value, x_zero: Value | None, y
 
 
 def _signed(b: GraphBuilder, x: Value, zero: Value | None) -> tuple[Value, Value | None]:
-    """x as i8, and the i32 zero point that then belongs to it (None for 0)."""
+    """Return x as i8, and the i32 zero point that then belongs to it (None for 0)."""
     if zero is not None and zero.dtype is not x.dtype:
         raise ModelError(f"a zero point of type {zero.dtype.text} for {x.dtype.text}")
     wide = None if zero is None else b.cast(zero, DType.I32)

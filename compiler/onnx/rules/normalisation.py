@@ -124,7 +124,7 @@ def softmax(*, log: bool) -> Callable[[Context], Value]:
 
 
 def lrn(c: Context) -> Value:
-    """x / (bias + alpha * mean of squares over neighbouring channels) ** beta, zeros beyond the first and last."""
+    """Divide x by (bias + alpha * mean of squares over neighbouring channels, zeros beyond the ends) ** beta."""
     x, size = c[0], int(c.required("size"))
     alpha, beta = float(c.attribute("alpha", 1e-4)), float(c.attribute("beta", 0.75))
     squares = c.b.mul(x, x)
