@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import onnx
 
 from dla.compiler.builder import GraphBuilder
 from dla.compiler.dims import Dim, Expr
@@ -30,12 +32,21 @@ class NeedsValue(ModelError):
         self.source = source
 
 
+@dataclass(frozen=True)
+class Services:
+    """What rules need of the importer."""
+
+    element_type: Callable[[int], DType]  # for ONNX's number of a type
+    array: Callable[[onnx.TensorProto, str], Array]  # in a type of the machine; the string is what it is
+    body: Callable[[onnx.GraphProto, Sequence[Item]], list[Item]]  # outputs of a subgraph for its inputs
+
+
 class Context:
     """Inputs, attributes and operator-set version of one node, and the builder of the graph that it goes into."""
 
     def __init__(
         self, builder: GraphBuilder, op: str, inputs: Sequence[Item | None], attributes: Mapping[str, Any],
-        outputs: Sequence[str], opset: int, element_type: Any,
+        outputs: Sequence[str], opset: int, importer: Services,
     ) -> None:  # fmt: skip
         self.b = builder
         self.op = op
@@ -43,7 +54,9 @@ class Context:
         self.attributes = attributes
         self.outputs = outputs  # names; "" where nobody asks
         self.opset = opset
-        self.element_type = element_type  # ONNX's number of a type -> DType
+        self.element_type = importer.element_type
+        self.array = importer.array
+        self.body = importer.body
 
     @property
     def count(self) -> int:

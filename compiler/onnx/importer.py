@@ -7,8 +7,9 @@ defines as functions are replaced by the function's body. Shape arithmetic is co
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -19,7 +20,7 @@ from dla.compiler.builder import GraphBuilder
 from dla.compiler.dims import Dim
 from dla.compiler.graph import Graph, Value
 from dla.compiler.onnx import host
-from dla.compiler.onnx.context import Context, Item, dims_of, materialise, narrow
+from dla.compiler.onnx.context import Context, Item, Services, dims_of, materialise, narrow
 from dla.compiler.onnx.known import Known, objects
 from dla.compiler.onnx.rules import RULES
 from dla.isa.dtypes import BY_NUMPY, Array, DType
@@ -181,7 +182,7 @@ class Importer:
         version = opsets.get(domain, 1)
         context = Context(
             self.b, node.op_type, [names[n] for n in node.input], attributes, list(node.output), version,
-            self.element_type,
+            Services(self.element_type, self._array, partial(self._body, names, opsets, label)),
         )  # fmt: skip
         results: Sequence[Item | None] | None = self._on_host(context)
         if results is None:
@@ -203,17 +204,23 @@ class Importer:
         if context.op in ("Shape", "Size") and isinstance(context.inputs[0], Value | Known):
             return (self._item(_shape(context), DType.I64),)
         rule = host.RULES.get(context.op)
-        given = [item for item in context.inputs if item is not None]
-        if rule is None or not any(isinstance(item, Known) for item in given):
+        known = [item for item in context.inputs if isinstance(item, Known)]
+        if rule is None or not known:
             return None
-        arrays = [item.array if isinstance(item, Known) else item.constant for item in given]
-        if any(a is None or a.dtype.kind not in "iubO" for a in arrays):
+        arrays = [_integers(item) for item in context.inputs]
+        if any(a is None and item is not None for item, a in zip(context.inputs, arrays, strict=True)):
             return None
-        dtype = next(item.dtype for item in given if isinstance(item, Known))
-        result = rule(context, [objects(a) for a in arrays])
+        try:
+            result = rule(context, arrays)
+        except (ValueError, IndexError, ZeroDivisionError) as error:
+            raise ModelError(f"its shape arithmetic fails: {error}") from error
         if result is None:
             return None
-        return (self._item(result, DType.BOOL if result.dtype == np.bool_ else dtype),)
+        dtype = context.element_type(context.required("to")) if context.op == "Cast" else known[0].dtype
+        return tuple(
+            self._item(r, DType.BOOL if r.dtype == np.bool_ else dtype)
+            for r in (result if isinstance(result, tuple) else (result,))
+        )
 
     def _item(self, array: Array, dtype: DType) -> Item:
         found = narrow(np.asarray(array), dtype)
@@ -224,10 +231,29 @@ class Importer:
         if isinstance(value, bytes):
             return value.decode("utf-8", "replace")
         if isinstance(value, onnx.TensorProto):
-            return self._storable(onnx.numpy_helper.to_array(value), attribute.name)
+            return self._array(value, attribute.name)
         if isinstance(value, Sequence) and value and isinstance(value[0], bytes):
             return [v.decode("utf-8", "replace") for v in value]
         return value
+
+    def _array(self, tensor: onnx.TensorProto, what: str) -> Array:
+        return self._storable(onnx.numpy_helper.to_array(tensor), what)
+
+    def _body(
+        self, outer: Mapping[str, Item | None], opsets: Mapping[str, int], label: str, graph: onnx.GraphProto,
+        inputs: Sequence[Item],
+    ) -> list[Item]:  # fmt: skip
+        """The outputs of a subgraph for its `inputs`; it sees the names of the graph around it."""
+        if len(graph.input) != len(inputs):
+            raise ModelError(f"a subgraph has {len(graph.input)} inputs instead of {len(inputs)}")
+        names = dict(outer)
+        names |= {t.name: self.b.constant(self._array(t, f"constant {shown(t.name)}")) for t in graph.initializer}
+        names |= dict(zip((i.name for i in graph.input), inputs, strict=True))
+        self.nodes(graph.node, names, opsets, label + "/")
+        found = [names.get(o.name) for o in graph.output]
+        if None in found:
+            raise ModelError(f"output {shown(graph.output[found.index(None)].name)} of a subgraph is not computed")
+        return [item for item in found if item is not None]
 
     # -- functions
 
@@ -254,7 +280,7 @@ class Importer:
     def _refuse_unsupported(self, nodes: Sequence[onnx.NodeProto]) -> None:
         """Raise ModelError with every operator that has neither a rule nor a body."""
         missing: dict[str, list[str]] = {}
-        for number, node in enumerate(nodes):
+        for number, node in enumerate(_with_subgraphs(nodes)):
             domain = _domain(node.domain)
             key = _key(domain, node.op_type)
             known = key in RULES or (domain, node.op_type, getattr(node, "overload", "")) in self._functions
@@ -267,6 +293,23 @@ class Importer:
                 for op, labels in sorted(missing.items())
             )
             raise ModelError(f"operators that are not supported: {found}")
+
+
+def _with_subgraphs(nodes: Iterable[onnx.NodeProto]) -> Iterator[onnx.NodeProto]:
+    """The nodes, and those of all subgraphs in them."""
+    for node in nodes:
+        yield node
+        for attribute in node.attribute:
+            if attribute.HasField("g"):
+                yield from _with_subgraphs(attribute.g.node)
+
+
+def _integers(item: Item | None) -> Array | None:
+    """What is known of an input's integers: an object array."""
+    if isinstance(item, Known):
+        return item.array
+    array = None if item is None else item.constant
+    return objects(array) if array is not None and array.dtype.kind in "iub" else None
 
 
 def _shape(context: Context) -> Array:

@@ -12,6 +12,8 @@ from typing import Any
 from dla.compiler.onnx.context import Context, Item
 from dla.compiler.onnx.rules import (
     attention,
+    constants,
+    indexing,
     linear,
     losses,
     normalisation,
@@ -19,6 +21,8 @@ from dla.compiler.onnx.rules import (
     pools,
     quantisation,
     recurrent,
+    reductions,
+    shapes,
     windows,
 )
 
@@ -26,6 +30,8 @@ Rule = Callable[[Context], Item | tuple[Any, ...]]
 
 RULES: dict[str, Rule] = {
     **attention.RULES,
+    **constants.RULES,
+    **indexing.RULES,
     **linear.RULES,
     **losses.RULES,
     **normalisation.RULES,
@@ -33,6 +39,8 @@ RULES: dict[str, Rule] = {
     **pools.RULES,
     **quantisation.RULES,
     **recurrent.RULES,
+    **reductions.RULES,
+    **shapes.RULES,
     **windows.RULES,
 }
 """Every operator that has a rule. Those without are expanded if ONNX defines them as functions of others."""
