@@ -141,23 +141,20 @@ def reduce(node: Node, b: GraphBuilder) -> Replacement:
 
 
 def reshape(node: Node, b: GraphBuilder) -> Replacement:
-    """Where axes are split and merged only within runs that the transpose keeps together, it can come after."""
+    """Axes that are merged come together first, in the order of the source; the rest of the transpose comes after."""
     (x,) = node.present
     perm = _perm_of(x)
-    if perm is None:
+    runs = None if perm is None else _runs(x.dims, node.output.dims)
+    if perm is None or runs is None:
         return None
-    runs = _runs(x.dims, node.output.dims)
-    if runs is None:
+    order = sorted((min(perm[k] for k in old), [perm[k] for k in old], new) for old, new in runs)
+    first = tuple(k for _, old, _ in order for k in old)
+    if first == perm:
         return None
-    order = []
-    for old, new in runs:
-        before = [perm[k] for k in old]
-        if before != list(range(before[0], before[0] + len(before))):
-            return None
-        order.append((before[0], new))
-    places = [k for _, new in sorted(order) for k in new]
+    places = [k for _, _, new in order for k in new]
     shape = [node.output.dims[k] for k in places]
-    return b.transpose(b.reshape(_source(x), shape), [places.index(k) for k in range(len(places))])
+    merged = b.reshape(b.transpose(_source(x), first), shape)
+    return b.transpose(merged, [places.index(k) for k in range(len(places))])
 
 
 def _runs(old: Sequence[Dim], new: Sequence[Dim]) -> list[tuple[list[int], list[int]]] | None:
