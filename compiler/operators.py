@@ -110,9 +110,7 @@ def window_output(attributes: Mapping[str, Any], sizes: Sequence[Dim], kernel: S
         )
     rank = len(sizes)
     window = None if kernel is None else tuple(kernel)
-    gaps = attributes.get("gaps") or (0,) * windows.MAX_SPATIAL
-    grown = tuple((n - 1) * (g + 1) + 1 if n else 0 for n, g in zip(fixed, gaps[len(gaps) - rank :], strict=True))
-    positions = windows.geometry(attributes, rank, window).output(grown)
+    positions = windows.geometry(attributes, rank, window).output(fixed)
     if positions is None:
         raise ModelError(f"a window is larger than its padded input of {shape_text(sizes)}")
     return positions

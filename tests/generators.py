@@ -121,6 +121,9 @@ def _conv(draw: Drawer, sub: str) -> Sizes | None:
     if window is None:
         return None
     attributes, positions = window
+    if draw.chance(0.3):
+        attributes["gaps"] = tuple([0] * (2 - rank) + [draw.rng.choice([0, 1, 2]) for _ in sizes])
+        positions = list(windows.geometry(attributes, rank).output(tuple(sizes)) or ())
     taps = attributes.pop("window")[2 - rank :]
     inputs, outputs = draw.size(1), draw.size(1) * groups
     dims: dict[str, Dim] = {"N": draw.dim(), "C": inputs * groups, "G": inputs, "O": outputs}

@@ -27,6 +27,7 @@ CASES: list[Case] = [
      {"steps": ("bias", "act", "residual", "gate"), "act": "gelu"}),
     ("GEMM", (5, 6), ((5, 70), (70, 6)), {"steps": ("act", "clamp"), "act": "exp", "clamp_high": 4.0}),
     ("CONV", (2, 4, 6, 6), (_IMAGE, _KERNEL), {"groups": 2, "pads": (0, 1, 0, 1)}),
+    ("CONV", (2, 9, 12, 6), (_IMAGE, _KERNEL), {"groups": 2, "gaps": (1, 2)}),
     ("POOL.max", (2, 3, 2, 4), (_IMAGE,), {"window": (2, 2), "strides": (2, 2)}),
     ("POOL.avg", (2, 3, 2, 4), (_IMAGE,), {"window": (2, 2), "strides": (2, 2)}),
     ("POOL.global_avg", (2, 1, 1, 4), (_IMAGE,), {}),

@@ -33,8 +33,15 @@ HEADS = ".input q : f32[1, 4, 3, 8]\n.input k : f32[1, 2, 5, 8]\n.output y : f32
     [
         (MATRICES, "GEMM c, a, b", 2 * 5 * 7 * 3, 2 * 35 + 2 * 21 + 4 * 15),
         (IMAGE, "CONV y, x, w groups=2", 2 * 2 * 6 * 6 * 6 * 3 * 3 * 2, 4 * (512 + 108 + 432)),
+        (
+            IMAGE,
+            "CONV y, x[:, :3, :3], w groups=2 gaps=[2, 2] pads=[0, 0, 1, 1]",
+            2 * 2 * 6 * 6 * 6 * 2,
+            4 * (2 * 9 * 4 + 108 + 432),
+        ),
         (IMAGE, "POOL.max p, x window=[2, 2] strides=[2, 2]", 128 * 4, 4 * (512 + 128)),
         (TABLE, "GATHER y, t, i", 0, 4 * (24 + 24 + 3)),
+        (TABLE, "SCATTER.add y, y, i[:, None], y[:, :1]", 3, 4 * (24 + 24 + 3 + 3)),
         (HEADS, "ATTENTION y, q, k, k", 2 * 4 * 3 * 5 * 16, 4 * (96 + 96 + 80 + 80)),
         (".output y : f32[4, 5]\n.input x : f32[5]", "EW.mul y, x, 2", 20, 4 * (20 + 5 + 1)),
         (".output y : f32[4, 5]\n.input x : f32[5]", "COPY y, x.broadcast(4, 5)", 0, 4 * (20 + 5)),

@@ -71,6 +71,44 @@ def test_convolution_is_the_sum_over_taps_and_channels(evaluate: Any, random: np
         assert y[(sample, *position, o)] == pytest.approx(total, rel=1e-10, abs=1e-12)
 
 
+@pytest.mark.parametrize(
+    ("sizes", "gaps"), [((4, 3), (1, 2)), ((4, 3), (0, 3)), ((5,), (0, 2)), ((1, 1), (7, 7)), ((0, 3), (1, 1))]
+)
+def test_gaps_are_zeros_between_neighbours(
+    evaluate: Any, random: np.random.Generator, sizes: tuple[int, ...], gaps: tuple[int, int]
+) -> None:
+    """The result is that of an x in which the zeros are written out."""
+    rank, between = len(sizes), gaps[2 - len(sizes) :]
+    x, w = random.standard_normal((2, *sizes, 4)), random.standard_normal((6, *(2,) * rank, 2))
+    wide = np.zeros((2, *((n - 1) * (gap + 1) + 1 if n else 0 for n, gap in zip(sizes, between, strict=True)), 4))
+    for sample, *place in np.ndindex(2, *sizes):
+        wide[(sample, *(p * (gap + 1) for p, gap in zip(place, between, strict=True)))] = x[(sample, *place)]
+    pads = (0, 1, 0, 2) if rank == 1 else (2, 1, 0, 2)
+    out = (
+        2,
+        *(n + a + b - 1 for n, a, b in zip(wide.shape[1:-1], pads[2 - rank : 2], pads[4 - rank :], strict=True)),
+        6,
+    )
+    (y,) = evaluate("CONV", out, x, w, gaps=gaps, pads=pads, groups=2)
+    (expected,) = evaluate("CONV", out, wide, w, pads=pads, groups=2)
+    np.testing.assert_allclose(y, expected, rtol=1e-12)
+
+
+@pytest.mark.parametrize("stride", [1, 2, 3])
+def test_gaps_and_a_kernel_turned_around_are_the_transposed_convolution(
+    evaluate: Any, random: np.random.Generator, stride: int
+) -> None:
+    """Each element of x adds its multiple of the kernel to out, `stride` apart."""
+    x, w = random.standard_normal((1, 4, 1)), random.standard_normal(3)
+    expected = np.zeros(3 * stride + 3)
+    for i, t in np.ndindex(4, 3):
+        expected[i * stride + t] += x[0, i, 0] * w[t]
+    (y,) = evaluate(
+        "CONV", (1, len(expected), 1), x, w[::-1].reshape(1, 3, 1), gaps=(0, stride - 1), pads=(0, 2, 0, 2)
+    )  # fmt: skip
+    np.testing.assert_allclose(y.ravel(), expected, rtol=1e-12)
+
+
 def test_the_epilogue_follows_the_convolution_in_the_order_written(evaluate: Any) -> None:
     """Bias before the activation and residual after it, or the other way round."""
     x, w = np.array([[[1.0], [-2.0]]]), np.array([[[1.0]]])
@@ -152,7 +190,7 @@ def test_global_pooling_sees_every_position(evaluate: Any, random: np.random.Gen
 def test_windows_are_views_with_channels_innermost() -> None:
     """Nothing is copied where nothing is padded; position, then tap, then channel."""
     x = np.arange(2 * 5 * 7 * 3.0).reshape(2, 5, 7, 3)
-    shape = Geometry(window=(2, 3), strides=(2, 1), dilations=(1, 2), low=(0, 0), high=(0, 0))
+    shape = Geometry(window=(2, 3), strides=(2, 1), dilations=(1, 2), low=(0, 0), high=(0, 0), gaps=(0, 0))
     windows = slide(x, shape, 0.0)
     assert windows.shape == (2, 2, 3, 2, 3, 3)
     assert np.shares_memory(windows, x)

@@ -1,5 +1,6 @@
 // CONV: convolution as a matrix product whose rows are output positions and whose depth is (kernel position, channel).
-// The rows of x are gathered while they are loaded; nothing is unfolded in memory. Small groups are computed directly.
+// The rows of x are gathered while they are loaded; nothing is unfolded in memory, and gaps are zeros that no memory
+// holds. Small groups are computed directly.
 #pragma once
 #include "epilogue.cuh"
 #include "views.cuh"
@@ -9,6 +10,7 @@ struct ConvShape {
     u32 spatial;  // axes
     u32 groups, channels, outputs;  // channels and outputs: of one group
     i32 kernel[2], size[2], positions[2], stride[2], dilation[2], pad[2];
+    i32 pitch[2];  // distance of neighbours of x: gap + 1
     u32 rows;   // output positions, over all samples
     u32 depth;  // terms of one output
 
@@ -32,9 +34,17 @@ struct ConvShape {
             stride[i] = args.strides(i);
             dilation[i] = args.dilations(i);
             pad[i] = args.pads(i);
+            pitch[i] = args.gaps(i) + 1;
             rows *= positions[i];
             depth *= kernel[i];
         }
+    }
+    DEV bool has_gaps() const { return pitch[0] > 1 || pitch[1] > 1; }
+    // The element of x that lies at `at` along an axis that may have gaps; negative in a gap and in front of x.
+    DEV i32 behind_gaps(u32 axis, i32 at) const {
+        if (pitch[axis] == 1) return at;
+        const i32 place = at / pitch[axis];
+        return at >= 0 && place * pitch[axis] == at ? place : -1;
     }
     // Groups that would fill only a sliver of a tensor-core tile.
     DEV bool direct() const { return groups > 1 && (outputs < 16 || depth < 16); }
@@ -49,7 +59,11 @@ template <class E, bool IS_X> DEV_CALL void gather_window(const Tensor& t, const
     u32 words[4] = {0, 0, 0, 0};
 #pragma unroll
     for (u32 j = 0; j < PER_CHUNK; ++j) {
-        const i32 row = IS_X ? top + y * s.dilation[0] : y, column = IS_X ? left + x * s.dilation[1] : x;
+        i32 row = IS_X ? top + y * s.dilation[0] : y, column = IS_X ? left + x * s.dilation[1] : x;
+        if (IS_X && s.has_gaps()) {
+            row = s.behind_gaps(0, row);
+            column = s.behind_gaps(1, column);
+        }
         const bool inside = !IS_X || (row >= 0 && row < s.size[0] && column >= 0 && column < s.size[1]);
         if (at + j < s.depth && inside) {
             const i64 line = offset + (s.spatial == 2 ? row * t.strides[1] : 0);
@@ -81,12 +95,13 @@ template <class E, u32 ROWS, u32 DEPTH, bool IS_X> struct WindowLoader {
     u32 image[COUNT];              // of each chunk's row: sample of x, or output of w
     i32 top[COUNT], left[COUNT];   // of the row's window in it
     u32 rows, thread;
-    bool whole;
+    bool whole, gaps;
 
     // `count` rows from `first` on: positions of x, or outputs of w.
     DEV WindowLoader(const Tensor& tensor, const ConvShape& shape, u32 group, u32 first, u32 count, u32 worker)
         : t(tensor), s(shape), channel(IS_X ? static_cast<i64>(group) * s.channels * t.strides[s.spatial + 1] : 0), rows(count), thread(worker) {
         whole = s.channels % PER_CHUNK == 0 && copies_whole<E>(t, t.rank - 1);
+        gaps = IS_X && s.has_gaps();
 #pragma unroll
         for (u32 i = 0; i < COUNT; ++i) {
             const u32 row = first + line(i);
@@ -112,7 +127,11 @@ template <class E, u32 ROWS, u32 DEPTH, bool IS_X> struct WindowLoader {
             const bool there = at < s.depth && line(i) < rows;
             const i64 offset = channel + image[i] * t.strides[0];
             if (whole) {
-                const i32 row = IS_X ? top[i] + y * s.dilation[0] : y, column = IS_X ? left[i] + x * s.dilation[1] : x;
+                i32 row = IS_X ? top[i] + y * s.dilation[0] : y, column = IS_X ? left[i] + x * s.dilation[1] : x;
+                if (IS_X && gaps) {
+                    row = s.behind_gaps(0, row);
+                    column = s.behind_gaps(1, column);
+                }
                 const bool inside = there && (!IS_X || (row >= 0 && row < s.size[0] && column >= 0 && column < s.size[1]));
                 const i64 line_offset = offset + (s.spatial == 2 ? row * t.strides[1] : 0);
                 copy_chunk<E>(t, to, line_offset + column * t.strides[s.spatial] + (at - tap * s.channels), inside ? PER_CHUNK : 0);
@@ -149,10 +168,10 @@ DEV f32 conv_element(const ConvArgs& args, const ConvShape& s, u32 row, u32 outp
     const i64 image = rest / s.positions[0] * x.strides[0] + static_cast<i64>(output / s.outputs) * s.channels * x.strides[axis];
     f32 sum = 0.0f;
     for (i32 i = 0; i < s.kernel[0]; ++i) {
-        const i32 r = top + i * s.dilation[0];
+        const i32 r = s.behind_gaps(0, top + i * s.dilation[0]);
         if (r < 0 || r >= s.size[0]) continue;
         for (i32 j = 0; j < s.kernel[1]; ++j) {
-            const i32 c = left + j * s.dilation[1];
+            const i32 c = s.behind_gaps(1, left + j * s.dilation[1]);
             if (c < 0 || c >= s.size[1]) continue;
             i64 from = image + c * x.strides[s.spatial], weight = output * w.strides[0] + j * w.strides[s.spatial];
             if (s.spatial == 2) {

@@ -347,6 +347,8 @@ def _conv(rng: Rng, sub: str, dtype: DType) -> _Drawn:
     depth, outputs = (int(rng.choice([1, 2, 3, 8, 16])) for _ in range(2))
     taps, sizes = (tuple(int(v) for v in rng.integers(low, high, spatial)) for low, high in ((1, 4), (3, 15)))
     attributes = _window(rng, spatial, 2)
+    if rng.random() < 0.3:
+        attributes["gaps"] = (*(0,) * (2 - spatial), *(int(v) for v in rng.integers(0, 4, spatial)))
     positions = windows.geometry(attributes | {"window": (1, 1)}, spatial, taps).output(sizes) or (1,) * spatial
     batch = int(rng.choice([0, 1, 2, 3]))
     out = (batch, *positions, outputs * groups)
