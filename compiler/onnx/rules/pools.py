@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 
 from dla.compiler import dims
@@ -91,7 +92,7 @@ def _positions(c: Context, x: Value, window: Window) -> Value:
 
 def _taps(b: GraphBuilder, x: Value, window: Window) -> Value:
     """[K, N, P..., C]: for each of the K elements of the window, what it is at every position."""
-    lowest = -math.inf if x.dtype.is_float else int(np.iinfo(x.dtype.numpy).min)
+    lowest = float(ml_dtypes.finfo(x.dtype.numpy).min) if x.dtype.is_float else int(np.iinfo(x.dtype.numpy).min)
     wide = b.pad(x, (0, *window.low, 0), (0, *window.high, 0), value=lowest)
     room = [n - r for n, r in zip(fixed(wide.dims[1:-1]), window.reach, strict=True)]
     counts = {1 + k: r // s + 1 for k, (r, s) in enumerate(zip(room, window.strides, strict=True))}

@@ -95,6 +95,7 @@ def window_of(c: Context, kernel: Sequence[Dim], sizes: Sequence[Dim], *, kind: 
 
 
 def auto_pad(c: Context) -> str:
+    """The attribute of that name, or NOTSET. Raises ModelError for what ONNX does not know."""
     kind = str(c.attribute("auto_pad", "NOTSET"))
     if kind not in ("NOTSET", "VALID", "SAME_UPPER", "SAME_LOWER"):
         raise ModelError(f"auto_pad = {kind!r}")
