@@ -11,12 +11,15 @@ from dla.compiler.lower.lowering import lower
 from dla.compiler.memory import Plan
 from dla.compiler.passes import PASSES
 from dla.isa.dtypes import DType
-from dla.isa.errors import ModelError, VerifyError
+from dla.isa.errors import InputError, ModelError, VerifyError
+from dla.isa.names import shown
 from dla.isa.program import Program
 from dla.isa.verifier import verify
 
 Explain = Callable[[str, Graph], None]
 """Called with the name of each pass that ran, and the graph that it gave."""
+Progress = Callable[[str], None]
+"""Called with what is done next."""
 
 
 @dataclass(frozen=True)
@@ -30,21 +33,27 @@ class Compiled:
 
 def compile_graph(
     graph: Graph, *, dtype: DType | None = None, skip: Collection[str] = (), explain: Explain | None = None,
-    source: str = "",
+    progress: Progress = lambda step: None, source: str = "",
 ) -> Compiled:  # fmt: skip
     """Compile `graph`, which is changed on the way.
 
-    `dtype` is the float type to compute in (None: as the model says), `skip` names passes to leave out.
-    Raises ModelError.
+    `dtype` is the float type to compute in (None: as the model says), `skip` names passes to leave out, `source` is
+    the file that the program says it comes from. Raises ModelError; InputError where `skip` names no pass.
     """
+    unknown = [name for name in skip if name not in PASSES]
+    if unknown:
+        raise InputError(f"there is no pass '{shown(unknown[0])}'", hint=f"the passes: {', '.join(PASSES)}")
     if explain:
         explain("import", graph)
     for name, run in PASSES.items():
         if name not in skip:
+            progress(f"pass {name}")
             graph = run(graph, dtype) if name == "precision" else run(graph)
             if explain:
                 explain(name, graph)
+    progress("lowering")
     program, plan = assemble(graph.name, lower(graph), source)
+    progress("verifying")
     try:
         verify(program)
     except VerifyError as error:

@@ -7,7 +7,7 @@ defines as functions are replaced by the function's body. Shape arithmetic is co
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -55,18 +55,27 @@ class Options:
     substitute: bool = False
 
 
-def import_model(model: onnx.ModelProto, initialisers: Mapping[str, Array], options: Options) -> Graph:
-    """The graph of `model`, whose weights are `initialisers`. Raises ModelError, naming all unsupported operators."""
-    importer = Importer(model, options)
+def import_model(
+    model: onnx.ModelProto, initialisers: Mapping[str, Array], options: Options,
+    array: Callable[[onnx.TensorProto], Array] = onnx.numpy_helper.to_array,
+) -> Graph:  # fmt: skip
+    """The graph of `model`, whose weights are `initialisers`; `array` gives the values of other tensors in it.
+
+    Raises ModelError, naming all unsupported operators.
+    """
+    importer = Importer(model, options, array)
     return importer.run(initialisers)
 
 
 class Importer:
     """The state of importing one model."""
 
-    def __init__(self, model: onnx.ModelProto, options: Options) -> None:
+    def __init__(
+        self, model: onnx.ModelProto, options: Options, array: Callable[[onnx.TensorProto], Array]
+    ) -> None:  # fmt: skip
         self._model = model
         self._options = options
+        self._values_of = array
         self._opsets = {_domain(o.domain): o.version for o in model.opset_import}
         self._functions = {(_domain(f.domain), f.name, getattr(f, "overload", "")): f for f in model.functions}
         self._symbols: dict[str, Dim] = {}
@@ -237,7 +246,7 @@ class Importer:
         return value
 
     def _array(self, tensor: onnx.TensorProto, what: str) -> Array:
-        return self._storable(onnx.numpy_helper.to_array(tensor), what)
+        return self._storable(self._values_of(tensor), what)
 
     def _body(
         self, outer: Mapping[str, Item | None], opsets: Mapping[str, int], label: str, graph: onnx.GraphProto,
