@@ -18,7 +18,7 @@ _INTEGERS = 10  # i32 and i64 are drawn from 0 to 9: small enough to index with
 def random_inputs(program: Program, seed: int, dims: Mapping[str, int] | None = None) -> dict[str, Array]:
     """Inputs for `program`: floats from the normal distribution, 8-bit integers and bools from all values.
 
-    i32 and i64 are small and not negative, at most the smallest axis that the program picks slices from with them.
+    i32 and i64 are small and not negative, and smaller than the axes that the program indexes with them.
     The same seed gives the same inputs. `dims` sets named dims.
     """
     rng = np.random.default_rng(seed)
@@ -41,11 +41,11 @@ def _draw(rng: np.random.Generator, program: Program, tensor: Tensor, sizes: Map
 
 
 def _index_limit(program: Program, tensor: Tensor) -> int:
-    """One more than the largest integer that GATHERs can take from `tensor`."""
+    """One more than the largest integer that GATHER, SCATTER and RESIZE can take from `tensor`."""
     limit = _INTEGERS
     begin, end = tensor.descriptor.offset, tensor.descriptor.offset + tensor.descriptor.span
     for instruction in program.instructions:
-        if instruction.row.mnemonic != "GATHER":
+        if all(operand.name != "indices" for operand in instruction.row.inputs):
             continue
         indices, x = instruction.operand("indices"), instruction.operand("x")
         assert indices is not None and x is not None, "required operands"  # noqa: PT018  # both for mypy

@@ -120,7 +120,7 @@ class Builder:
     def add(self, pieces: Pieces) -> None:
         """Append one instruction; its outputs may be read afterwards."""
         limit = 10
-        if pieces.row.mnemonic == "GATHER":
+        if any(o.name == "indices" for o in pieces.row.inputs):
             limit = bound_of(pieces.shapes["x"][pieces.attributes["axis"]])
         instruction = pieces.instruction(lambda o, shape, dtype: self.place(o, shape, dtype, limit))
         self.code.append(self._in_place(instruction))

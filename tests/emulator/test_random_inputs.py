@@ -38,15 +38,21 @@ def test_a_seed_gives_the_same_values_of_the_declared_type(dtype: str) -> None:
     assert random_inputs(program, 1, {"n": 0})["x"].shape == (0, 9)
 
 
-def test_indices_stay_inside_what_they_pick_from() -> None:
-    """An input that a GATHER uses as indices has no larger numbers than the axis allows."""
-    program = assemble("""
+@pytest.mark.parametrize(
+    "instruction", ["GATHER y, table, x", "SCATTER.set t, table, x, u", "RESIZE y, table, x[:, None], w"]
+)
+def test_indices_stay_inside_what_they_pick_from(instruction: str) -> None:
+    """An input that is used as indices has no larger numbers than the axis allows."""
+    program = assemble(f"""
 .program p
 .const table : f32[3] = [1, 2, 3]
 .input x : i64[64]
+.const w : f32[64, 1] = 1
+.const u : f32[64] = 1
+.output t : f32[3]
 .output y : f32[64]
 main:
-    GATHER y, table, x
+    {instruction}
     HALT
 """)
     assert set(random_inputs(program, 0)["x"].tolist()) == {0, 1, 2}

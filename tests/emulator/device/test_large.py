@@ -59,10 +59,35 @@ main:
 .output y : T[2, 259, 264]
 .output t : T[2, 259, 264]
 .output conv : T[2, 15, 15, 72]
+.output back : T[2, 61, 60, 72]
 main:
     GEMM y, x, w   bias=bias act=relu
     GEMM t, x, v.T alpha=0.5
     CONV conv, image, kernel strides=[2, 2] pads=[1, 1, 1, 1] act=silu
+    CONV back, image, kernel gaps=[1, 1] pads=[2, 1, 2, 2]
+    HALT
+""",
+    "places": """
+.input x : T[700, 300]
+.input line : T[50000]
+.input slices : i32[520, 1]
+.input own : i64[520, 300]
+.input along : i32[700, 200]
+.input many : i32[3000]
+.input u : T[520, 300]
+.input v : T[700, 200]
+.input t : T[3000]
+.output sums : T[700, 300]
+.output products : T[700, 300]
+.output last : T[700, 300]
+.output largest : T[700, 300]
+.output counts : T[50000]
+main:
+    SCATTER.add sums, x, slices.broadcast(520, 300), u
+    SCATTER.mul products, x, own, u
+    SCATTER.set last, x, along, v axis=1
+    SCATTER.max largest, x, slices.broadcast(520, 300), u
+    SCATTER.add counts, line, many, t
     HALT
 """,
     "attention": """
@@ -82,12 +107,14 @@ main:
 
 
 def inputs(program: Program) -> dict[str, np.ndarray]:
-    """Normal random numbers for every input."""
+    """Normal random numbers for every input of floats; indices below 300."""
     rng = np.random.default_rng(0)
-    return {
-        t.name: rng.normal(size=t.descriptor.bounds).astype(t.descriptor.dtype.numpy)
-        for t in program.in_segment(Segment.INPUT)
-    }
+    given = {}
+    for t in program.in_segment(Segment.INPUT):
+        shape, dtype = t.descriptor.bounds, t.descriptor.dtype
+        drawn = rng.normal(size=shape) if dtype.is_float else rng.integers(0, 300, shape)
+        given[t.name] = drawn.astype(dtype.numpy)
+    return given
 
 
 @pytest.mark.gpu

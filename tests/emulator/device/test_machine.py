@@ -86,6 +86,32 @@ end:
     assert session.run({"x": x, "skip": np.array(True)}).probes == {}
 
 
+@pytest.mark.parametrize(
+    "update", ["line, line, i, one", "table, table, i[:, None].broadcast(2, 5), many", "table, table, own, many"]
+)
+def test_an_update_outside_its_axis_leaves_state_as_it_was(update):
+    """SCATTER in place: what other updates wrote before the trap is undone; a run with good indices follows."""
+    session = load(f"""
+.input i : i32[2]
+.input own : i64[2, 5]
+.state line : f32[3]
+.state table : f32[3, 5]
+.const one : f32[2] = 1
+.const many : f32[2, 5] = 1
+main:
+    SCATTER.add {update}
+    HALT
+""")
+    for bad in (-1, 3):
+        with pytest.raises(Trap) as caught:
+            session.run({"i": np.array([0, bad], np.int32), "own": np.full((2, 5), bad)})
+        assert caught.value.category == "index"
+        assert not session.state["line"].any()
+        assert not session.state["table"].any()
+    state = session.run({"i": np.array([2, 2], np.int32), "own": np.full((2, 5), 2)}).state
+    np.testing.assert_array_equal(state["line"] + state["table"].sum(axis=1) / 5, [0, 0, 2])
+
+
 def test_three_programs_share_one_compiled_module():
     """Bytecode is data: nothing is compiled for a program."""
     for row in ("COPY", "GEMM", "SOFTMAX"):

@@ -36,6 +36,16 @@ CASES: dict[str, tuple[str, str, int, str, Mapping[str, Any]]] = {
         ".input i : i64[2]\n.const t : f32[3] = [1, 2, 3]\n.output y : f32[2]\nmain:\nGATHER y, t, i\nHALT",
         0, "index 3 is not from 0 to 2", {"i": np.array([0, 3], I64)},
     ),
+    "index of an update": (
+        "index",
+        ".input i : i64[2]\n.state t : f32[3]\n.const u : f32[2] = 1\nmain:\nSCATTER.add t, t, i, u\nHALT",
+        0, "index -1 is not from 0 to 2", {"i": np.array([0, -1], I64)},
+    ),
+    "index of a table": (
+        "index",
+        ".input i : i64[1, 1]\n.const t : f32[3] = 1\n.output y : f32[1]\nmain:\nRESIZE y, t, i, t[:1, None]\nHALT",
+        0, "index 3 is not from 0 to 2", {"i": np.array([[3]], I64)},
+    ),
     "arithmetic": (
         "arithmetic",
         ".input x : i32[2]\n.output y : i32[2]\nmain:\nNOP\nEW.div y, x, x\nHALT",
