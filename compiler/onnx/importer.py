@@ -6,7 +6,6 @@ defines as functions are replaced by the function's body. Shape arithmetic is co
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -19,7 +18,7 @@ from dla.compiler import dims
 from dla.compiler.builder import GraphBuilder
 from dla.compiler.dims import Dim
 from dla.compiler.graph import Graph, Value
-from dla.compiler.onnx import host
+from dla.compiler.onnx import host, signature
 from dla.compiler.onnx.context import Context, Item, Services, dims_of, materialise, narrow
 from dla.compiler.onnx.known import Known, objects
 from dla.compiler.onnx.rules import RULES
@@ -143,16 +142,15 @@ class Importer:
             names[name] = self.b.input(name, dtype, shape)
 
     def _dim(self, dim: Any, name: str, axis: int, unbounded: dict[str, None]) -> Dim:
-        if dim.WhichOneof("value") == "dim_value":
-            return int(dim.dim_value)
-        text = dim.dim_param or f"{name}_dim_{axis}"
-        plain = re.sub(r"\W", "_", text, flags=re.ASCII)
-        for key in (text, plain):
+        size = signature.size(dim, name, axis)
+        if isinstance(size, int):
+            return size
+        for key in (size.text, size.name):
             if key in self._options.fixed:
                 return self._options.fixed[key]
             if key in self._options.bounds:
-                return self._symbols.setdefault(plain, dims.symbol(plain, self._options.bounds[key]))
-        unbounded[plain] = None
+                return self._symbols.setdefault(size.name, dims.symbol(size.name, self._options.bounds[key]))
+        unbounded[size.name] = None
         return 1
 
     def _storable(self, array: Array, name: str) -> Array:
