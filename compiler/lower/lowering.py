@@ -88,6 +88,7 @@ class Lowering:
             self._hold(Segment.STATE, name, state.before)
         pending = self._place_outputs()
         self._place_parts()
+        self._place_reshaped()
         for position, node in enumerate(self.graph.nodes):
             self._node, self.label = position, node.label
             if node.op in VIEWS:
@@ -183,6 +184,14 @@ class Lowering:
             target.storage.owner = 0
             for value, place in _parts(node, target):
                 self._aim(value, place)
+
+    def _place_reshaped(self) -> None:
+        """Where a reshape could not be a view of its source's own memory, let the source be written in its order."""
+        for node in reversed(self.graph.nodes):
+            if node.op == "RESHAPE" and not _is_view(node):
+                storage = self._storage(Segment.SCRATCH, node.output, node.output.name)
+                if not self._aim(node.output, whole(storage)):
+                    self._storages.pop()
 
     def _aim(self, value: Value, place: View) -> bool:
         """Let `value` be written to `place` when it is computed; False if it cannot be."""
@@ -359,6 +368,25 @@ def _last_uses(graph: Graph) -> dict[int, int]:
     for value in graph.results:
         last[id(_root(value))] = _NEVER
     return last
+
+
+def _is_view(node: Node) -> bool:
+    """Whether a RESHAPE is a view where what it reshapes lies in memory of its own, row-major."""
+    chain = [node]
+    while chain[-1].inputs[0] is not None and chain[-1].inputs[0].producer is not None:
+        source = chain[-1].inputs[0].producer
+        if source.op not in ("RESHAPE", "TRANSPOSE"):
+            break
+        chain.append(source)
+    (root,) = chain[-1].present
+    view: View | None = whole(Storage(Segment.SCRATCH, root.dtype, root.dims))
+    for step in reversed(chain):
+        assert view is not None
+        perm = step.attributes.get("perm")
+        view = view.transpose(perm) if perm is not None else view.reshape(step.attributes["shape"])
+        if view is None:
+            return step is not node  # that one is in the way, and is asked itself
+    return True
 
 
 def _parts(node: Node, target: View) -> list[tuple[Value, View]]:

@@ -5,17 +5,18 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from dla.compiler.passes import dead, fold, layout, precision
+from dla.compiler.passes import dead, fold, layout, precision, unflatten
 from dla.compiler.passes.fuse import batch_norm, concats, epilogue, glu, siblings
 
 PASSES: dict[str, Callable[..., Any]] = {
     "dead": dead.run,
     "fold": fold.run,
+    "unflatten": unflatten.run,
     "layout": layout.run,
     "batch_norm": batch_norm.run,
     "glu": glu.run,
-    "siblings": siblings.run,
     "epilogue": epilogue.run,
+    "siblings": siblings.run,
     "concats": concats.run,
     "precision": precision.run,
 }

@@ -149,7 +149,8 @@ def reshape(node: Node, b: GraphBuilder) -> Replacement:
         return None
     order = sorted((min(perm[k] for k in old), [perm[k] for k in old], new) for old, new in runs)
     first = tuple(k for _, old, _ in order for k in old)
-    if first == perm:
+    # Axes that do not lie side by side have to be moved in any case.
+    if first == perm or any(max(old) - min(old) >= len(old) for _, old, _ in order):
         return None
     places = [k for _, _, new in order for k in new]
     shape = [node.output.dims[k] for k in places]
