@@ -213,7 +213,9 @@ def isa_table(rows: Iterable[Row]) -> Table:
     """One line per instruction."""
     found = table("code", "instruction", "family", "what it does")
     for row in rows:
-        subs = "." + "|".join(s.name for s in row.subs) if row.subs else ""
+        subs = "." + "|".join(s.name for s in row.subs if s.name) if row.subs else ""
+        if "" in row.sub_codes and not row.default_sub:
+            subs = f"[{subs}]"  # the bare mnemonic is one of them
         if len(subs) > 40:
             subs = f".(one of {len(row.subs)})"
         found.add_row(f"{row.opcode:#04x}", row.mnemonic + subs, row.family, row.summary)

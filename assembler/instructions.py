@@ -67,8 +67,9 @@ def row_of(mnemonic: Token) -> tuple[Row, str]:
     if not row.subs and sub:
         raise problem(mnemonic, f"{name} has no sub-operations", f"write {name}")
     if row.subs and sub not in row.sub_codes:
-        names = ", ".join(row.sub_codes)
-        hint = suggestion(sub, row.sub_codes) or f"it has {names}"
+        names = ", ".join(filter(None, row.sub_codes))
+        alone = f", or write {name} alone" if "" in row.sub_codes else ""
+        hint = suggestion(sub, row.sub_codes) or f"it has {names}{alone}"
         message = f"{name} has no sub-operation {sub}" if sub else f"{name} needs a sub-operation"
         raise problem(mnemonic, message, hint if sub else f"write {name}.{next(iter(row.sub_codes))}; it has {names}")
     return row, sub

@@ -45,7 +45,8 @@ def page(row: Row) -> str:
 
 def syntax(row: Row) -> str:
     """How the instruction is written: positional ones first, then keywords; brackets mark what may be left out."""
-    sub = ("[.sub]" if row.default_sub else ".sub") if row.subs else ""
+    bare = row.default_sub or "" in row.sub_codes
+    sub = ("[.sub]" if bare else ".sub") if row.subs else ""
     optional = {o.name for o in row.operands if o.optional or o.step or o.subs}
     attributes = row.all_attributes
     optional |= {a.name for a in attributes.values() if not a.required}
@@ -163,7 +164,10 @@ def _kind(attribute: Attribute) -> str:
 
 
 def _sub_table(row: Row) -> str:
-    return _table(("sub-operation", "code", "meaning"), ((f"`.{s.name}`", str(s.code), s.doc) for s in row.subs))
+    return _table(
+        ("sub-operation", "code", "meaning"),
+        ((f"`.{s.name}`" if s.name else f"`{row.mnemonic}`", str(s.code), s.doc) for s in row.subs),
+    )
 
 
 def _operand_table(row: Row) -> str:

@@ -61,6 +61,13 @@ def apply(
     return np.asarray(x)
 
 
+def act_slack(act: str, alpha: float | None, x: Array, error: Array) -> tuple[Array, Array]:
+    """Activation `act` of x, and how far it may be off where x is off by `error`: see `slack`."""
+    after = activate(act, x, alpha)
+    moved = [np.abs(activate(act, x + step, alpha) - after) for step in (error, -error)]
+    return after, np.asarray(np.fmax(np.fmax(*moved), 1.25 * error) + np.abs(after) * 2.0**-19 + 2.0**-20)
+
+
 def slack(error: Array, value: Array, **epilogue: Any) -> Array:
     """How an error of `error` in the accumulator `value` may grow through the steps, plus the steps' own roundings.
 
@@ -71,14 +78,12 @@ def slack(error: Array, value: Array, **epilogue: Any) -> Array:
     keep = {"bias": epilogue["bias"], "residual": epilogue["residual"], "gate": epilogue["gate"]}
     others = {k: epilogue[k] for k in ("act", "act_alpha", "clamp_low", "clamp_high")}
     for step in epilogue["steps"]:
-        after = apply(x, steps=(step,), **keep, **others)
+        if step == "act":
+            after, e = act_slack(epilogue["act"], epilogue["act_alpha"], x, e)
+        else:
+            after = apply(x, steps=(step,), **keep, **others)
         if step == "gate":
             e = e * np.abs(keep["gate"])
-        elif step == "act":
-            up = apply(x + e, steps=(step,), **keep, **others)
-            down = apply(x - e, steps=(step,), **keep, **others)
-            slope = np.fmax(np.abs(up - after), np.abs(down - after))
-            e = np.fmax(slope, 1.25 * e) + np.abs(after) * 2.0**-19 + 2.0**-20
         e = e + np.abs(after) * 2.0**-23
         x = after
     return e

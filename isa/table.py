@@ -64,7 +64,7 @@ class Operand:
 
 @dataclass(frozen=True)
 class Sub:
-    """One sub-operation, `MNEMONIC.name`."""
+    """One sub-operation, `MNEMONIC.name`; with an empty name it is what the bare mnemonic means."""
 
     name: str
     code: int
@@ -90,12 +90,14 @@ class Site:
 class Constraint:
     """A numbered rule that shapes and types alone do not express.
 
-    `holds(site)` is asked after shapes and types have unified. `text` completes "must hold: ...".
+    `holds(site)` is asked after shapes and types have unified. `text` completes "must hold: ...". `operand` is the one
+    that a message points at, where the rule is about one.
     """
 
     number: int
     text: str
     holds: Callable[[Site], bool]
+    operand: str | None = None
 
     @property
     def name(self) -> str:

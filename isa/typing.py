@@ -66,7 +66,7 @@ def _complaints(instruction: Instruction) -> Iterator[Complaint]:
     site = Site(instruction.sub, attributes, operands, types, bindings)
     for constraint in row.constraints:
         if not constraint.holds(site):
-            yield Complaint(constraint.name, f"must hold: {constraint.text}")
+            yield Complaint(constraint.name, f"must hold: {constraint.text}", constraint.operand)
 
 
 def _presence(row: Row, instruction: Instruction, steps: tuple[str, ...]) -> Iterator[Complaint]:

@@ -19,6 +19,7 @@ from dla.isa.activations import ACTIVATIONS, QUESTIONS
 from dla.isa.attributes import F32, Attribute, Axes, Axis, Enum, Flag, Int, Target
 from dla.isa.descriptor import MAX_RANK, Dim, Dynamic, Segment, bound_of, contiguous
 from dla.isa.dtypes import DType
+from dla.isa.instructions import rnn
 from dla.isa.program import Instruction
 from dla.isa.registers import BY_NAME, Register
 from dla.isa.scalar_attributes import Reg, ScalarValue
@@ -201,6 +202,17 @@ def _rope(draw: Drawer, sub: str) -> Sizes:
     return Sizes({"R": half, "D": 2 * half + draw.rng.choice([0, 0, 1]), "S": draw.dim()}, {"B": draw.shape(1)})
 
 
+def _gemm(draw: Drawer, sub: str) -> Sizes:
+    columns = draw.size() if sub == "glu" else draw.dim()
+    wide = 2 * bound_of(columns) if sub == "glu" else columns
+    return Sizes({"N": columns, "N2": wide}, {}, {} if sub == "glu" else {"unit": None})
+
+
+def _rnn(draw: Drawer, sub: str) -> Sizes:
+    width = draw.size()
+    return Sizes({"H": width, "G": rnn.GATES[sub] * width})
+
+
 def _attention(draw: Drawer, sub: str) -> Sizes:
     heads = draw.size(1)
     return Sizes({"HK": heads, "H": heads * draw.rng.choice([1, 1, 2, 3])})
@@ -211,9 +223,9 @@ def _loads(draw: Drawer, sub: str) -> Sizes:
 
 
 RECIPES: dict[str, Callable[[Drawer, str], Sizes | None]] = {
-    "CONV": _conv, "POOL": _pool, "REDUCE": _reduce, "PAD": _pad, "GATHER": _gather,
+    "GEMM": _gemm, "CONV": _conv, "POOL": _pool, "REDUCE": _reduce, "PAD": _pad, "GATHER": _gather,
     "SCATTER": _scatter, "RESIZE": _resize, "NORM": _norm, "TOPK": _topk,
-    "ROPE": _rope, "ATTENTION": _attention, "LOADS": _loads,
+    "ROPE": _rope, "RNN": _rnn, "ATTENTION": _attention, "LOADS": _loads,
 }  # fmt: skip
 """Rows whose constraints tie sizes (or sizes and attributes) together."""
 

@@ -89,7 +89,7 @@ def _constants() -> Iterator[str]:
     yield from (f"constexpr u32 OP_{row.mnemonic} = {row.opcode};" for row in ROWS)
     for row in ROWS:
         if row.mnemonic != "ACT":  # its sub-operations are the activations, below
-            yield from (f"constexpr u32 {row.mnemonic}_{sub.name.upper()} = {sub.code};" for sub in row.subs)
+            yield from (f"constexpr u32 {row.mnemonic}_{s.name.upper()} = {s.code};" for s in row.subs if s.name)
     yield from (f"constexpr u32 ACT_{a.name.upper()} = {a.code};" for a in ACTIVATIONS.values())
     yield from (f"constexpr u32 DTYPE_{d.name} = {d.value};" for d in DType)
     yield from (f"constexpr u32 TRAP_{name.upper()} = {code};" for name, code in TRAP_CODES.items())

@@ -22,6 +22,7 @@ from dla.isa.instructions import (
     pool,
     reduce,
     resize,
+    rnn,
     rope,
     scan,
     scatter,
@@ -52,6 +53,7 @@ ROWS: tuple[Row, ...] = (
     softmax.ROW,
     attention.ROW,
     rope.ROW,
+    rnn.ROW,
     topk.ROW,
 )
 """Every row, in order of opcode."""

@@ -50,7 +50,7 @@ ROW = Row(
     "function gives what IEEE 754 says: log(-1) and asin(2) are NaN, reciprocal(0) is infinite. alpha is a parameter "
     "of some functions, each with a value of its own where it is not written: the slope of leaky_relu for negative x "
     "and of hard_sigmoid in the middle, the limit of elu and celu toward -infinity (negated), the threshold of "
-    "thresholded_relu (which gives 0 for NaN).",
+    "thresholded_relu (which gives 0 for NaN). isinf and the functions after it are there since ISA 1.1.",
     subs=tuple(Sub(a.name, a.code, _doc(a.name)) for a in ACTIVATIONS.values()),
     types={"T": ALL, "O": ALL},
     operands=(

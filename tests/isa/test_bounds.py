@@ -26,6 +26,8 @@ CASES: list[Case] = [
     ("GEMM", (5, 6), ((5, 70), (70, 6), None, (6,), (5, 6), (1, 6)),
      {"steps": ("bias", "act", "residual", "gate"), "act": "gelu"}),
     ("GEMM", (5, 6), ((5, 70), (70, 6)), {"steps": ("act", "clamp"), "act": "exp", "clamp_high": 4.0}),
+    ("GEMM.glu", (5, 6), ((5, 70), (70, 12)), {"alpha": 0.5}),
+    ("GEMM.glu", (5, 6), ((5, 70), (70, 12), None, (6,), (5, 6)), {"unit": "silu", "steps": ("bias", "residual")}),
     ("CONV", (2, 4, 6, 6), (_IMAGE, _KERNEL), {"groups": 2, "pads": (0, 1, 0, 1)}),
     ("CONV", (2, 9, 12, 6), (_IMAGE, _KERNEL), {"groups": 2, "gaps": (1, 2)}),
     ("POOL.max", (2, 3, 2, 4), (_IMAGE,), {"window": (2, 2), "strides": (2, 2)}),
@@ -40,6 +42,8 @@ CASES: list[Case] = [
     ("ATTENTION", (1, 4, 6, 8), ((1, 4, 6, 16), (1, 1, 9, 16), (1, 1, 9, 8), (6, 9)), {"window": 3}),
     ("ROPE", (2, 6, 9), ((2, 6, 9), (6, 4), (6, 4)), {"interleaved": True}),
     ("ROPE", (2, 6, 9), ((2, 6, 9), (6, 4), (6, 4)), {}),
+    ("RNN.lstm", (9, 5), ((9, 20), (9, 5)), {}),
+    ("RNN.gru", (9, 5), ((9, 15), None, (9, 15), (9, 5)), {}),
     *((f"SCATTER.{name}", (9, 8), ((9, 8), (70, 8), (70, 8)), {}) for name in ("add", "mul", "max")),
     ("RESIZE", (4, 7, 3), ((4, 9, 3), (7, 4), (7, 4)), {"axis": 1}),
 ]  # fmt: skip

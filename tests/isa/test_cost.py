@@ -24,6 +24,7 @@ IMAGE = """
 .output p : f32[2, 4, 4, 4]
 """
 MATRICES = ".input a : f16[5, n <= 7]\n.input b : f16[n, 3]\n.output c : f32[5, 3]"
+PAIRS = ".input a : f16[5, n <= 7]\n.input b : f16[n, 6]\n.output c : f32[5, 3]"
 TABLE = ".input t : f32[1000, 8]\n.input i : i32[3]\n.output y : f32[3, 8]"
 HEADS = ".input q : f32[1, 4, 3, 8]\n.input k : f32[1, 2, 5, 8]\n.output y : f32[1, 4, 3, 8]"
 
@@ -32,6 +33,7 @@ HEADS = ".input q : f32[1, 4, 3, 8]\n.input k : f32[1, 2, 5, 8]\n.output y : f32
     ("declarations", "instruction", "flops", "nbytes"),
     [
         (MATRICES, "GEMM c, a, b", 2 * 5 * 7 * 3, 2 * 35 + 2 * 21 + 4 * 15),
+        (PAIRS, "GEMM.glu c, a, b unit=silu", 2 * 5 * 7 * 6, 2 * 35 + 2 * 42 + 4 * 15),
         (IMAGE, "CONV y, x, w groups=2", 2 * 2 * 6 * 6 * 6 * 3 * 3 * 2, 4 * (512 + 108 + 432)),
         (
             IMAGE,

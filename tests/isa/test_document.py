@@ -29,7 +29,7 @@ def test_a_page_shows_everything_that_the_row_says(row: Row) -> None:
     assert row.description in page
     assert row.example.strip() in page
     for sub in row.subs:
-        assert f"`.{sub.name}`" in page
+        assert (f"`.{sub.name}`" if sub.name else f"`{row.mnemonic}`") in page
     for name in [o.name for o in row.operands] + [a.name for a in row.attributes]:
         assert f"| {name} |" in page
     for constraint in row.constraints:
@@ -61,8 +61,8 @@ def test_the_guide_quotes_the_code_as_it_is() -> None:
         (
             "GEMM",
             (
-                "GEMM out, a, b [c=tensor] [bias=tensor] [residual=tensor] [gate=tensor] [alpha=number] [beta=number] "
-                "[act=name] [act_alpha=number] [clamp=[low, high]]"
+                "GEMM[.sub] out, a, b [c=tensor] [bias=tensor] [residual=tensor] [gate=tensor] [alpha=number] "
+                "[beta=number] [unit=name] [act=name] [act_alpha=number] [clamp=[low, high]]"
             ),
         ),
         ("NORM", "NORM.sub out, x, [gain], [bias], [mean], [var] [eps=number] [groups=integer]"),

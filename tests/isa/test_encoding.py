@@ -153,11 +153,12 @@ def edited(word: int, at: int, width: int, value: int) -> bytes:
     ("at", "width", "value", "message"),
     [
         (0, 8, 0xFE, "instruction 0: unknown opcode 0xfe"),
-        (8, 8, 1, "instruction 0: reserved bits are set"),
+        (8, 8, 2, "instruction 0: GEMM has no sub-operation with code 2"),
         (32, 32, 2, "instruction 0: instruction refers to record 1 of 1"),
         (128, 32, 9, "instruction 0: operand refers to descriptor 8 of 3"),
         (128, 32, 2, "instruction 0: reserved bits are set, or a table is not in order of first use"),
-        (16, 1, 1, "instruction 0: reserved bits are set"),
+        (16, 8, 2, "instruction 0: attribute unit has the unknown code 2"),
+        (24, 1, 1, "instruction 0: reserved bits are set"),
         (384, 32, 0x7F800000 ^ 0x3F800000, "instruction 0: attribute alpha is not finite"),
     ],
 )
@@ -200,3 +201,13 @@ def test_the_bare_mnemonic_is_its_default_sub_operation() -> None:
     operands = (GEMM.operands[0], GEMM.operands[1])
     assert Instruction(row, "", operands, {"axis": 1}) == Instruction(row, "soft", operands, {"axis": 1})
     assert Instruction(row, "", operands, {"axis": 1}).name == "SOFTMAX.soft"
+
+
+def test_a_sub_operation_without_a_name_is_the_bare_mnemonic() -> None:
+    """GEMM got a second sub-operation in ISA 1.1: words of 1.0 still mean GEMM, by that name."""
+    word = int.from_bytes(encode([GEMM]).words[0], "little")
+    assert word >> 8 & 0xFF == 0
+    assert decode(encode([GEMM]))[0].name == "GEMM"
+    glu = Instruction(GEMM.row, "glu", GEMM.operands)
+    assert decode(encode([glu])) == (glu,)
+    assert glu.name == "GEMM.glu"

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import cmath
 import math
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import pytest
 
 from dla.isa.dtypes import Array, DType
+from dla.isa.instructions.gemm import UNITS
 
 
 @pytest.mark.parametrize(
@@ -34,6 +36,37 @@ def test_an_integer_product_is_exact(evaluate: Any) -> None:
     """8-bit products accumulate in integers."""
     (y,) = evaluate("GEMM", (1, 1), np.full((1, 4), 127), np.full((4, 1), -128), dtype=DType.I32)
     assert y.item() == -4 * 127 * 128
+
+
+UNIT: dict[str, Callable[[float], float]] = {
+    "identity": lambda x: x,
+    "sigmoid": lambda x: 1 / (1 + math.exp(-x)),
+    "silu": lambda x: x / (1 + math.exp(-x)),
+    "gelu": lambda x: x / 2 * (1 + math.erf(x / math.sqrt(2))),
+    "gelu_tanh": lambda x: x / 2 * (1 + math.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3))),
+    "relu": lambda x: max(x, 0.0),
+}
+
+
+@pytest.mark.parametrize("unit", UNIT)
+def test_a_gated_linear_unit_multiplies_neighbouring_columns(
+    evaluate: Any, random: np.random.Generator, unit: str
+) -> None:
+    """Column 2 j, scaled by alpha and through the unit, times column 2 j + 1, scaled; then the epilogue."""
+    assert set(UNIT) == set(UNITS)
+    a, b = random.standard_normal((2, 1, 3, 4)), random.standard_normal((5, 4, 6))
+    bias = random.standard_normal(3)
+    (y,) = evaluate("GEMM.glu", (2, 5, 3, 3), a, b, None, bias, alpha=-0.5, unit=unit, steps=("bias",))
+    for n, m, i, j in np.ndindex(2, 5, 3, 3):
+        first, second = (-0.5 * float(a[n, 0, i] @ b[m, :, 2 * j + k]) for k in range(2))
+        assert y[n, m, i, j] == pytest.approx(UNIT[unit](first) * second + bias[j], rel=1e-10, abs=1e-13)
+
+
+def test_a_gated_linear_unit_without_depth_or_columns(evaluate: Any) -> None:
+    """An empty sum is 0, and no columns give no columns."""
+    (y,) = evaluate("GEMM.glu", (2, 3), np.empty((2, 0)), np.empty((0, 6)), unit="sigmoid")
+    assert y.tolist() == np.zeros((2, 3)).tolist()
+    assert evaluate("GEMM.glu", (2, 0), np.ones((2, 4)), np.empty((4, 0)))[0].shape == (2, 0)
 
 
 @pytest.mark.parametrize(

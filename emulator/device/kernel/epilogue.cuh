@@ -3,7 +3,8 @@
 #include "activations.cuh"
 #include "matrix.cuh"
 
-// What happens to the sums of one instruction. Operands that are absent are null; all others have the rank and dims of `out`.
+// What happens to the sums of one instruction. With `glu` sums stand in pairs, unit(alpha * first) * (alpha * second) is
+// what the steps begin with, and there is no c. Operands that are absent are null; all others have the rank and dims of `out`.
 struct Epilogue {
     const Tensor* out;
     const Tensor* c;
@@ -11,6 +12,8 @@ struct Epilogue {
     const Tensor* residual;
     const Tensor* gate;
     f32 alpha, beta;
+    bool glu;
+    u32 unit;  // code of an activation
     u32 steps;  // codes, first step in the low byte; 0 ends
     u32 act;
     f32 act_alpha, clamp_low, clamp_high;
@@ -23,6 +26,8 @@ struct Epilogue {
         e.residual = args.has_residual() ? &args.residual() : nullptr;
         e.gate = args.has_gate() ? &args.gate() : nullptr;
         e.alpha = e.beta = 1.0f;
+        e.glu = false;
+        e.unit = ACT_IDENTITY;
         e.steps = args.steps(0) | args.steps(1) << 8 | args.steps(2) << 16 | args.steps(3) << 24;
         e.act = args.act();
         e.act_alpha = args.act_alpha();
@@ -50,11 +55,10 @@ struct RowOffsets {
     }
 };
 
-// The result at one place, before it is rounded.
-DEV f32 finish(const Epilogue& e, const RowOffsets& row, u32 column, f32 sum) {
+// The result at one place, before it is rounded; `v` is the sum times alpha, or what glu made of two.
+DEV f32 finish(const Epilogue& e, const RowOffsets& row, u32 column, f32 v) {
     const u32 axis = e.out->rank - 1;
     const auto operand = [&](const Tensor* t, i64 at) { return load_f32(*t, at + static_cast<i64>(column) * t->strides[axis]); };
-    f32 v = e.alpha * sum;
     if (e.c) v += e.beta * operand(e.c, row.c);
 #pragma unroll 1
     for (u32 steps = e.steps; steps != 0; steps >>= 8) {
@@ -91,14 +95,25 @@ struct TileExtent {
     u32 rows, columns;
 };
 
-// Finishes and stores the sums that a tile left in scratch: f32 (or i32) [parts][height][pitch], added up in order.
+// Four neighbours of one row of sums that a tile left in scratch, added up in order of the parts.
+DEV float4 add_parts(const char* sums, u32 parts, u32 part_bytes) {
+    float4 sum = *reinterpret_cast<const float4*>(sums);
+    for (u32 part = 1; part < parts; ++part) {
+        const float4 more = *reinterpret_cast<const float4*>(sums + part * part_bytes);
+        sum = make_float4(sum.x + more.x, sum.y + more.y, sum.z + more.z, sum.w + more.w);
+    }
+    return sum;
+}
+
+// Finishes and stores the sums that a tile left in scratch: f32 (or i32) [parts][height][pitch]. With glu, the extent is
+// that of the result, which has half the columns of the sums.
 DEV_CALL void store_tile(const Epilogue& e, const TileExtent& extent, u32 parts, u32 height, u32 pitch, const Block& block) {
     const u32 groups = (extent.columns + 3) / 4;
 #pragma unroll 1
     for (u32 id = block.thread(); id < extent.rows * groups; id += WORKER_THREADS) {
         const u32 row = id / groups, first = id % groups * 4;
         const u32 count = extent.columns - first < 4 ? extent.columns - first : 4;
-        const char* sums = block.scratch() + (row * pitch + first) * 4;
+        const char* sums = block.scratch() + (row * pitch + (e.glu ? 2 * first : first)) * 4;
         const RowOffsets offsets(e, extent.row + row);
         const u32 column = extent.column + first;
         const i64 to = offsets.out + static_cast<i64>(column) * e.out->strides[e.out->rank - 1];
@@ -110,12 +125,17 @@ DEV_CALL void store_tile(const Epilogue& e, const TileExtent& extent, u32 parts,
             }
             continue;
         }
-        float4 sum = *reinterpret_cast<const float4*>(sums);
-        for (u32 part = 1; part < parts; ++part) {
-            const float4 more = *reinterpret_cast<const float4*>(sums + part * height * pitch * 4);
-            sum = make_float4(sum.x + more.x, sum.y + more.y, sum.z + more.z, sum.w + more.w);
+        const float4 sum = add_parts(sums, parts, height * pitch * 4);
+        f32 v[4] = {e.alpha * sum.x, e.alpha * sum.y, e.alpha * sum.z, e.alpha * sum.w};
+        if (e.glu) {
+            const float4 more = add_parts(sums + 16, parts, height * pitch * 4);
+            const f32 second[4] = {v[1], v[3], e.alpha * more.y, e.alpha * more.w};
+            v[1] = v[2];
+            v[2] = e.alpha * more.x;
+            v[3] = e.alpha * more.z;
+#pragma unroll 1
+            for (u32 j = 0; j < count; ++j) v[j] = activate(e.unit, v[j], 0.0f) * second[j];
         }
-        f32 v[4] = {sum.x, sum.y, sum.z, sum.w};
 #pragma unroll 1
         for (u32 j = 0; j < count; ++j) v[j] = finish(e, offsets, column + j, v[j]);
         store_four(*e.out, to, make_float4(v[0], v[1], v[2], v[3]), count);

@@ -14,7 +14,7 @@ struct Products {
         const Tensor& a = args.a();
         const Tensor& b = args.b();
         const u32 axis = out.rank - 1;
-        n = out.dims[axis];
+        n = b.dims[axis];  // twice as many as out has, with glu
         m = out.dims[axis - 1];
         k = a.dims[axis];
         batches = 1;
@@ -54,8 +54,14 @@ template <class Tile> DEV_CALL void gemm_tile(const GemmArgs& args, const Produc
     e.c = args.has_c() ? &args.c() : nullptr;
     e.alpha = args.alpha();
     e.beta = args.beta();
+    e.glu = args.sub() == GEMM_GLU;
+    e.unit = args.unit();
     // Worked out again rather than kept: registers are dear until here.
-    const TileExtent extent{at.batch * p.m + at.row, at.column, min(Tile::ROWS, p.m - at.row), min(Tile::COLUMNS, p.n - at.column)};
+    TileExtent extent{at.batch * p.m + at.row, at.column, min(Tile::ROWS, p.m - at.row), min(Tile::COLUMNS, p.n - at.column)};
+    if (e.glu) {
+        extent.column /= 2;
+        extent.columns /= 2;
+    }
     store_tile(e, extent, Tile::PARTS, Tile::ROWS, Tile::PITCH, block);
 }
 

@@ -18,6 +18,8 @@ from dla.tests.emulator.device.random_instructions import Draft, Rng, Shape, Val
 
 DYNAMIC_SIZES = {3: 31, 7: 30, 16: 29, 33: 28}
 """Sizes that a dynamic dim may have here, and the register that holds each."""
+IN_PLACE = {"x": "out", "h": "out", "c": "c_out"}
+"""Inputs that may be the state tensor that an output is."""
 _DYNAMIC_ROOM = 2  # bound - size of a dynamic dim
 
 
@@ -46,12 +48,12 @@ class Batch:
                 continue
             dims = tuple(self._dim(d) if dynamic else d for d in drawn.shapes[operand.name])
             dtype = drawn.dtypes[operand.name]
-            out = placed.get("out")
-            if operand.name == "x" and out is not None and out.segment is Segment.STATE and out.dims == dims:
-                placed["x"] = out
+            out = placed.get(IN_PLACE.get(operand.name, ""))
+            if out is not None and out.segment is Segment.STATE and out.dims == dims:
+                placed[operand.name] = out
                 continue
             if operand.role is Role.OUT:
-                segment = Segment.STATE if self._works_in_place(drawn) else Segment.OUTPUT
+                segment = Segment.STATE if self._works_in_place(drawn, operand.name) else Segment.OUTPUT
                 placed[operand.name] = self._view(segment, dtype, dims, repeat=False)
             else:
                 axes = drawn.repeated.get(operand.name, ())
@@ -72,11 +74,11 @@ class Batch:
         register = DYNAMIC_SIZES.get(value)
         return value if register is None else Dynamic(register, value + _DYNAMIC_ROOM)
 
-    def _works_in_place(self, drawn: Draft) -> bool:
-        """Whether the output shall be the state tensor that x is: for rows that allow it, now and then."""
-        x = drawn.shapes.get("x")
-        fits = x == drawn.shapes["out"] and drawn.dtypes.get("x") is drawn.dtypes["out"]
-        allowed = drawn.row.alias is Alias.SAME or any(o.may_be_output for o in drawn.row.inputs if o.name == "x")
+    def _works_in_place(self, drawn: Draft, output: str) -> bool:
+        """Whether `output` shall be the state tensor that its input is: for rows that allow it, now and then."""
+        name = next((n for n, written in IN_PLACE.items() if written == output and n in drawn.shapes), "")
+        fits = drawn.shapes.get(name) == drawn.shapes[output] and drawn.dtypes.get(name) is drawn.dtypes[output]
+        allowed = drawn.row.alias is Alias.SAME or any(o.may_be_output for o in drawn.row.inputs if o.name == name)
         return allowed and fits and bool(self.rng.random() < 0.25)
 
     def _view(

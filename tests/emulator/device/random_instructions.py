@@ -14,6 +14,7 @@ import numpy as np
 from dla.isa import windows
 from dla.isa.descriptor import Segment, contiguous
 from dla.isa.dtypes import Array, DType, convert
+from dla.isa.instructions import gemm, rnn
 from dla.isa.instructions.act import WITH_ALPHA
 from dla.isa.program import Instruction
 from dla.isa.table import Row
@@ -297,6 +298,14 @@ def _rope(rng: Rng, sub: str, dtype: DType) -> _Drawn:
     return {"out": x, "x": x, "cos": table, "sin": table}, {"interleaved": bool(rng.integers(2))}, {}
 
 
+def _rnn(rng: Rng, sub: str, dtype: DType) -> _Drawn:
+    state = shape(rng, 1, most=1500)
+    gates = (*state[:-1], rnn.GATES[sub] * state[-1])
+    inputs = {"gates": gates} | ({"c": state} if sub == "lstm" else {"rec": gates, "h": state})
+    outputs = {"out": state} | ({"c_out": state} if sub == "lstm" else {})
+    return outputs | inputs, {}, dict.fromkeys((*inputs, "x"), special_values)
+
+
 def _topk(rng: Rng, sub: str, dtype: DType) -> _Drawn:
     x = shape(rng, 1)
     out = (*x[:-1], int(rng.integers(x[-1] + 1)))
@@ -320,12 +329,14 @@ def _epilogue(rng: Rng, out: Shape) -> tuple[dict[str, Shape], dict[str, Any]]:
 def _gemm(rng: Rng, sub: str, dtype: DType) -> _Drawn:
     batch = shape(rng, 0, 2, most=6)
     m, n, k = (int(rng.choice([0, 1, 2, 5, 8, 16, 17, 33, 64, 100, 130])) for _ in range(3))
-    out = (*batch, m, n)
-    shapes = {"out": out, "a": (*broadcastable(rng, batch), m, k), "b": (*broadcastable(rng, batch), k, n)}
+    out, columns = (*batch, m, n), 2 * n if sub == "glu" else n
+    shapes = {"out": out, "a": (*broadcastable(rng, batch), m, k), "b": (*broadcastable(rng, batch), k, columns)}
     if not dtype.is_float:
         return shapes, {}, {}
     extra, attributes = _epilogue(rng, out)
-    if rng.random() < 0.3:
+    if sub == "glu":
+        attributes["unit"] = str(rng.choice(list(gemm.UNITS)))
+    elif rng.random() < 0.3:
         extra["c"] = broadcastable(rng, out)
         attributes["beta"] = 0.5
     if rng.random() < 0.3:
@@ -394,7 +405,7 @@ _DRAW: dict[str, Callable[[Rng, str, DType], _Drawn]] = {
     "ACT": _act, "EW": _ew,
     "SELECT": _select, "REDUCE": _reduce, "SCAN": _scan, "GEMM": _gemm, "CONV": _conv, "POOL": _pool,
     "RESIZE": _resize, "NORM": _norm,
-    "SOFTMAX": _softmax, "ATTENTION": _attention, "ROPE": _rope,
+    "SOFTMAX": _softmax, "ATTENTION": _attention, "ROPE": _rope, "RNN": _rnn,
     "TOPK": _topk,
 }  # fmt: skip
 COVERED = frozenset(_DRAW)
