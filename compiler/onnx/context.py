@@ -142,10 +142,17 @@ class Context:
 
 
 def _source(value: Value | None) -> str:
-    """The name of the graph's input that `value` comes from by way of single-input nodes, or its own."""
-    while value is not None and value.producer is not None and len(list(value.producer.present)) == 1:
-        (value,) = value.producer.present
-    return value.name if value is not None else ""
+    """The name of the graph's input that `value` is computed from, of integers if there is one; else its own."""
+    stack, seen, found = [value] if value is not None else [], set[int](), []
+    while stack:
+        at = stack.pop()
+        if at.producer is not None and id(at) not in seen:
+            seen.add(id(at))
+            stack += at.producer.present
+        elif at.producer is None and at.constant is None:
+            found.append(at)
+    found.sort(key=lambda v: v.dtype.is_float)
+    return found[0].name if found else value.name if value is not None else ""
 
 
 def materialise(b: GraphBuilder, known: Known) -> Value:

@@ -224,10 +224,8 @@ class Importer:
         if result is None:
             return None
         dtype = context.element_type(context.required("to")) if context.op == "Cast" else known[0].dtype
-        return tuple(
-            self._item(r, DType.BOOL if r.dtype == np.bool_ else dtype)
-            for r in (result if isinstance(result, tuple) else (result,))
-        )
+        arrays = [np.asarray(r) for r in (result if isinstance(result, tuple) else (result,))]
+        return tuple(self._item(r, DType.BOOL if r.dtype == np.bool_ else dtype) for r in arrays)
 
     def _item(self, array: Array, dtype: DType) -> Item:
         found = narrow(np.asarray(array), dtype)
@@ -278,7 +276,7 @@ class Importer:
         names: dict[str, Item | None] = {"": None}
         names |= dict.fromkeys(function.input)
         names |= dict(zip(function.input, context.inputs, strict=False))
-        given = {a.name: a for a in function.attribute_proto} | {a.name: a for a in node.attribute}
+        given = {a.name: a for a in (*_defaults(node, context.opset), *function.attribute_proto, *node.attribute)}
         body = [_with_attributes(inner, given) for inner in function.node]
         opsets = {_domain(o.domain): o.version for o in function.opset_import} or self._opsets
         self.nodes(body, names, opsets, label + "/")
@@ -341,6 +339,13 @@ def _schema(node: onnx.NodeProto, version: int) -> Any:
         return onnx.defs.get_schema(node.op_type, version, _domain(node.domain))
     except onnx.defs.SchemaError:
         return None
+
+
+def _defaults(node: onnx.NodeProto, version: int) -> list[onnx.AttributeProto]:
+    """The values of attributes of an operator of ONNX where a node does not write them."""
+    schema = _schema(node, version)
+    attributes = schema.attributes.values() if schema is not None else ()
+    return [a.default_value for a in attributes if a.default_value.name]
 
 
 def _has_body(node: onnx.NodeProto, version: int) -> bool:

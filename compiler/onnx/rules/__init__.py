@@ -13,6 +13,8 @@ from dla.compiler.onnx.context import Context, Item
 from dla.compiler.onnx.rules import (
     attention,
     constants,
+    control,
+    einsum,
     indexing,
     linear,
     losses,
@@ -33,6 +35,8 @@ Rule = Callable[[Context], Item | tuple[Any, ...]]
 RULES: dict[str, Rule] = {
     **attention.RULES,
     **constants.RULES,
+    **control.RULES,
+    **einsum.RULES,
     **indexing.RULES,
     **linear.RULES,
     **losses.RULES,

@@ -140,15 +140,21 @@ def modulo(c: Context) -> Value:
 
 
 def bit_shift(c: Context) -> Value:
-    """Shifts of unsigned integers: products with and quotients by powers of 2."""
+    """Products with powers of 2, or quotients rounded down, in i64; negative amounts count as too large ones."""
     x, y, direction = c[0], c[1], c.required("direction")
     if direction not in ("LEFT", "RIGHT") or x.dtype.is_float:
         raise ModelError(f"a shift of {x.dtype.text} in direction '{direction}'")
-    # 2**62 is the largest power that i64 has (of u64, held as i64, the machine lacks the last bit).
-    amount = c.b.ew("min", c.b.cast(y, DType.I64), 62)
-    factor = c.b.ew("pow", c.b.constant(2, DType.I64), amount)
-    kind = "mul" if direction == "LEFT" else "div"
-    return c.b.cast(c.b.ew(kind, c.b.cast(x, DType.I64), factor), x.dtype)
+    given, amount = c.b.cast(x, DType.I64), c.b.cast(y, DType.I64)
+    amount = c.b.ew("min", c.b.select(c.b.ew("lt", amount, 0), 64, amount), 64)
+    two = c.b.constant(2, DType.I64)
+    if direction == "LEFT":
+        return c.b.cast(c.b.mul(given, c.b.ew("pow", two, amount)), x.dtype)
+    # 2**62 is the largest power that i64 has. What is left of a number of 64 bits then falls to its sign.
+    factor = c.b.ew("pow", two, c.b.ew("min", amount, 62))
+    shifted = c.b.div(c.b.sub(given, c.b.ew("mod", given, factor)), factor)
+    if x.dtype is DType.I64:
+        shifted = c.b.select(c.b.ew("gt", amount, 62), c.b.ew("max", c.b.ew("min", given, 0), -1), shifted)
+    return c.b.cast(shifted, x.dtype)
 
 
 def cast(c: Context) -> Value:

@@ -79,9 +79,8 @@ def upsample(c: Context) -> Value:
 
 
 def _mode(c: Context) -> str:
-    return {"bilinear": "linear", "trilinear": "linear"}.get(
-        c.attribute("mode", "nearest"), c.attribute("mode", "nearest")
-    )
+    given = str(c.attribute("mode", "nearest"))
+    return {"bilinear": "linear", "trilinear": "linear"}.get(given, given)
 
 
 def _method(c: Context) -> Method:
