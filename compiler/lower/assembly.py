@@ -10,6 +10,7 @@ import numpy as np
 from dla.compiler import memory
 from dla.compiler.lower.lowering import Draft, Lowered, Place, placed
 from dla.compiler.lower.storage import Storage, whole
+from dla.isa.attributes import Target
 from dla.isa.descriptor import Descriptor, Segment, contiguous_strides
 from dla.isa.names import is_identifier
 from dla.isa.program import TENSOR_ALIGNMENT, ConstBlock, Debug, Instruction, Program, Tensor
@@ -25,8 +26,8 @@ def assemble(name: str, lowered: Lowered, source: str = "") -> tuple[Program, me
     names = _Names({d.name for d in lowered.registers.dims})
     tensors = [Tensor(names.unique(s.name or s.segment.text), placer.descriptor(placed(lowered.registers, whole(s))))
                for s in _declared(lowered)]  # fmt: skip
-    code = [*lowered.registers.prologue, *(placer.instruction(d) for d in lowered.drafts)]
     shift = len(lowered.registers.prologue)
+    code = [*lowered.registers.prologue, *(placer.instruction(d, shift) for d in lowered.drafts)]
     comments = tuple(("beside", i + shift, f" {_one_line(d.label)}") for i, d in enumerate(lowered.drafts) if d.label)
     program = Program(
         names.identifier(name), tuple(code), tuple(tensors), tuple(lowered.registers.dims),
@@ -75,10 +76,12 @@ class _Placer:
     def __init__(self) -> None:
         self._made: dict[tuple[object, ...], Descriptor] = {}
 
-    def instruction(self, draft: Draft) -> Instruction:
-        """The finished instruction."""
+    def instruction(self, draft: Draft, shift: int) -> Instruction:
+        """The finished instruction; indices of others grow by `shift`."""
         operands = tuple(None if p is None else self.descriptor(p) for p in draft.operands)
-        return Instruction(draft.row, draft.sub, operands, draft.attributes)
+        specs = draft.row.all_attributes
+        attributes = {k: v + shift if isinstance(specs[k], Target) else v for k, v in draft.attributes.items()}
+        return Instruction(draft.row, draft.sub, operands, attributes)
 
     def descriptor(self, place: Place) -> Descriptor:
         """The descriptor of one operand."""

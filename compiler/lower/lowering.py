@@ -7,15 +7,17 @@ nobody reads afterwards. Everything else gets scratch memory, which `compiler.me
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import dataclasses
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
 from dla.compiler import dims
-from dla.compiler.dims import Dim, Expr
+from dla.compiler.dims import Dim, Expr, Symbol
 from dla.compiler.graph import Graph, Node, Value
 from dla.compiler.lower.registers import Registers
-from dla.compiler.lower.storage import Storage, View, whole
+from dla.compiler.lower.storage import Storage, View, strides_of, whole
 from dla.compiler.operators import GRAPH_ONLY, VIEWS, row_of
 from dla.isa import descriptor as isa
 from dla.isa.descriptor import Segment
@@ -144,7 +146,28 @@ class Lowering:
         if to != x:
             self.emit(COPY, [to, x])
 
-    def keep_alive(self, begin: int) -> None:
+    @contextmanager
+    def loop(self, name: str, count: Dim) -> Iterator[Dim]:
+        """What is emitted inside runs `count` times, with the counter (0, 1, ...) as the given dim.
+
+        Nothing that the body computes from the counter is known after it.
+        """
+        most = dims.bound(count)
+        counter = Symbol(f"{name}#{len(self.drafts)}", max(0, most - 1))
+        limit = {"max": most} if isinstance(count, Expr) else {}
+        register = self.registers.enter(counter)
+        held = self.registers.holding(count) if isinstance(count, Expr) else count
+        begin = len(self.drafts)
+        self.drafts.append(
+            Draft(BY_MNEMONIC["LOOP"], "", (), {"counter": register, "count": held, **limit}, self.label)
+        )
+        yield Expr((((counter,), 1),))
+        self.drafts[begin].attributes["end"] = len(self.drafts)
+        self.drafts.append(Draft(BY_MNEMONIC["ENDLOOP"], "", (), {"begin": begin}, self.label))
+        self.registers.leave(counter)
+        self._keep_alive(begin)
+
+    def _keep_alive(self, begin: int) -> None:
         """Keep what the loop of the drafts from `begin` on touches alive during all of it."""
         touched = {id(p.view.storage): p.view.storage for d in self.drafts[begin:] for p in d.operands if p is not None}
         for storage in touched.values():
@@ -244,13 +267,39 @@ class Lowering:
             found = packed.reshape(given["shape"])
             if found is not None:
                 self.copy(packed, view)
+        return found if found is not None else self._repacked(node, view)
+
+    def _repacked(self, node: Node, view: View) -> View:
+        """A reshape that regroups rows of symbolic length: packed without gaps row by row, and unpacked again."""
+        value = node.output
+        storage = Storage(Segment.SCRATCH, value.dtype, (value.type.elements,), value.name)
+        self._storages.append(storage)
+        packed = whole(storage)
+        for place, rows in self._rows(view, packed):
+            self.copy(place, rows)
+        found = packed.reshape(value.dims)
         if found is None:
-            raise ModelError(
-                f"{node.label or 'a reshape'}: {value.type} cannot become {node.output.type}: rows of symbolic length "
-                "do not lie side by side",
-                hint="fix the inner symbolic dim: --fix NAME=SIZE",
-            )
+            found = self.fresh(value)
+            for place, rows in self._rows(found, packed):
+                self.copy(rows, place)
         return found
+
+    def _rows(self, view: View, packed: View) -> Iterator[tuple[View, View]]:
+        """(piece of `packed`, the same elements of `view`), inside loops over the axes that must be counted.
+
+        From the last symbolic axis on, elements lie as far apart in both, so that is one piece.
+        """
+        shape = view.dims
+        inner = max((k for k, d in enumerate(shape) if isinstance(d, Expr)), default=0)
+        size = dims.product(shape[inner:])
+        with ExitStack() as loops:
+            at: Dim = 0
+            for axis in range(inner):
+                index = 0 if shape[axis] == 1 else loops.enter_context(self.loop(f"row{axis}", shape[axis]))
+                view = dataclasses.replace(view, offset=view.offset + index * view.strides[axis])
+                at = at * shape[axis] + index
+            piece = View(packed.storage, shape[inner:], strides_of(shape[inner:]), at * size)
+            yield piece, View(view.storage, shape[inner:], view.strides[inner:], view.offset)
 
     # -- instructions
 

@@ -27,6 +27,8 @@ class Registers:
         self._held: dict[Dim, Register] = {}
         self._counters: dict[Symbol, list[Dim]] = {}  # with what was computed from each
         self._free = [s(i) for i in range(RegisterClass.INT.count)][::-1]
+        # Given back by loops: the prologue runs before all of them, so it must not keep anything here.
+        self._reusable: list[Register] = []
         for symbol in symbols:
             register = self._free.pop(0)
             self.dims.append(DimSymbol(symbol.name, register.index, symbol.bound))
@@ -36,13 +38,12 @@ class Registers:
         """A register with the value of `dim`."""
         if dim not in self._held:
             self._held[dim] = self._computed(dim)
-            for symbol in dim.symbols & self._counters.keys():
-                self._counters[symbol].append(dim)
+            self._scope(dim)
         return self._held[dim]
 
     def enter(self, counter: Symbol) -> Register:
         """A register for a loop's counter, which `holding` then knows."""
-        register = self._take()
+        register = self._take(in_loop=True)
         self._held[Expr((((counter,), 1),))] = register
         self._counters[counter] = [Expr((((counter,), 1),))]
         return register
@@ -52,9 +53,11 @@ class Registers:
         for dim in self._counters.pop(counter):
             register = self._held.pop(dim, None)
             if register is not None:
-                self._free.append(register)
+                self._reusable.append(register)
 
-    def _take(self) -> Register:
+    def _take(self, *, in_loop: bool) -> Register:
+        if in_loop and self._reusable:
+            return self._reusable.pop()
         if not self._free:
             raise ModelError(
                 f"the model has more than {RegisterClass.INT.count} different symbolic sizes",
@@ -64,22 +67,33 @@ class Registers:
 
     def _computed(self, dim: Expr) -> Register:
         """The instructions that compute `dim`, term by term."""
-        place = self._emit if dim.symbols & self._counters.keys() else self.prologue.append
+        in_loop = bool(dim.symbols & self._counters.keys())
+        place = self._emit if in_loop else self.prologue.append
         total: Register | None = None
         constant = sum(factor for monomial, factor in dim.terms if not monomial)
-        result = self._take()
+        result = self._take(in_loop=in_loop)
+        spare: list[Register] = []  # for the later terms' products, which are read at once
+
+        def product() -> Register:
+            if total is None:
+                return result
+            if not spare:
+                spare.append(self._take(in_loop=in_loop))
+            return spare[0]
+
         for monomial, factor in dim.terms:
             if not monomial:
                 continue
             term = self._atom(monomial[0])
             for atom in monomial[1:]:
-                term = self._alu("mul", result if total is None else self._take(), term, self._atom(atom), place)
+                term = self._alu("mul", product(), term, self._atom(atom), place)
             if factor != 1:
-                term = self._alu("mul", result if total is None else self._take(), term, factor, place)
+                term = self._alu("mul", product(), term, factor, place)
             total = term if total is None else self._alu("add", result, total, term, place)
         assert total is not None, "an expression has a term with a symbol"
         if constant or total is not result:
             self._alu("add", result, total, constant, place)
+        (self._reusable if in_loop else self._free).extend(spare)
         return result
 
     def _atom(self, atom: Atom) -> Register:
@@ -87,16 +101,21 @@ class Registers:
         dim = Expr((((atom,), 1),))
         if isinstance(atom, Symbol) or dim in self._held:
             return self._held[dim]
-        place = self._emit if dim.symbols & self._counters.keys() else self.prologue.append
-        result = self._take()
+        in_loop = bool(dim.symbols & self._counters.keys())
+        place = self._emit if in_loop else self.prologue.append
+        result = self._take(in_loop=in_loop)
         if isinstance(atom, Extreme):
             self._alu(atom.kind, result, self._operand(atom.a), self._operand(atom.b), place)
         else:
             self._quotient(atom, result, place)
         self._held[dim] = result
-        for symbol in dim.symbols & self._counters.keys():
-            self._counters[symbol].append(dim)
+        self._scope(dim)
         return result
+
+    def _scope(self, dim: Expr) -> None:
+        """Forget what depends on a counter at the end of the innermost loop, where it is computed."""
+        if dim.symbols & self._counters.keys():
+            self._counters[next(reversed(self._counters))].append(dim)
 
     def _quotient(self, atom: Quotient, result: Register, place: Callable[[Instruction], None]) -> None:
         """floor(a / b): ALU.div truncates, so what is left over is taken off first where a may be negative."""

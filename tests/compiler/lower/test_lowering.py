@@ -140,12 +140,33 @@ def test_one_program_serves_every_size_up_to_the_bound():
             np.testing.assert_allclose(result[name], value, rtol=1e-5, atol=1e-6)
 
 
-def test_rows_of_symbolic_length_cannot_be_joined():
+BATCH, SEQ = symbol("batch", 4), symbol("seq", 6)
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ((BATCH, SEQ, 3), (BATCH * SEQ, 3)),
+        ((BATCH * SEQ, 3), (BATCH, SEQ, 3)),
+        ((BATCH, 2, SEQ, SEQ), (BATCH * 2 * SEQ * SEQ, 1)),
+        ((BATCH, SEQ, SEQ), (SEQ, BATCH, SEQ)),
+        ((BATCH, SEQ, 4), (BATCH, SEQ * 4)),
+        ((SEQ, 2, BATCH), (2, SEQ * BATCH)),
+    ],
+)
+def test_rows_of_symbolic_length_are_packed_where_they_must_be(before, after):
+    """A reshape that no view can say is done row by row, for every size."""
     b = GraphBuilder()
-    x = b.input("x", F32, (symbol("batch", 4), symbol("seq", 6), 3))
-    b.output("y", b.act("neg", b.reshape(x, (symbol("batch", 4) * symbol("seq", 6), 3))))
-    with pytest.raises(ModelError, match="symbolic length"):
-        compiled(b)
+    x = b.input("x", F32, (BATCH, SEQ))  # gives the sizes
+    y = b.iota((*before[:-1], before[-1]), F32, axis=len(before) - 1, start=1)
+    y = b.add(y, b.iota((before[0], *(1,) * (len(before) - 1)), F32, start=10, step=100))
+    b.output("y", b.act("neg", b.reshape(y, after)))
+    b.output("x2", b.act("neg", x))
+    program = compiled(b).program
+    for sizes in ((4, 6), (2, 3), (1, 1), (3, 0)):
+        given = {"x": np.ones(sizes, np.float32)}
+        result, expected = Machine("golden").run(program, given), evaluate(b.graph, given)
+        np.testing.assert_array_equal(result["y"], expected["y"])
 
 
 def test_a_state_is_updated_in_place():
