@@ -224,8 +224,8 @@ class Importer:
         if result is None:
             return None
         dtype = context.element_type(context.required("to")) if context.op == "Cast" else known[0].dtype
-        arrays = [np.asarray(r) for r in (result if isinstance(result, tuple) else (result,))]
-        return tuple(self._item(r, DType.BOOL if r.dtype == np.bool_ else dtype) for r in arrays)
+        made = [np.asarray(r) for r in (result if isinstance(result, tuple) else (result,))]
+        return tuple(self._item(r, DType.BOOL if r.dtype == np.bool_ else dtype) for r in made)
 
     def _item(self, array: Array, dtype: DType) -> Item:
         found = narrow(np.asarray(array), dtype)
