@@ -197,20 +197,25 @@ def divide(a: Dim, b: Dim) -> Dim | None:
         return None
     if isinstance(a, int):
         return 0 if a == 0 else None
-    if len(b.terms) != 1:
-        return 1 if a == b else None
-    (divisor, scale) = b.terms[0]
-    quotient = []
-    for monomial, factor in a.terms:
-        rest = list(monomial)
+    atoms = sorted({atom for dim in (a, b) for monomial, _ in dim.terms for atom in monomial}, key=str)
+
+    def leading(dim: Dim) -> tuple[Monomial, int]:
+        """The first term in graded lexicographic order, which products respect, so that division ends."""
+        return max(_terms(dim), key=lambda term: (len(term[0]), *(term[0].count(atom) for atom in atoms)))
+
+    quotient: Dim = 0
+    while a != 0:
+        (first, factor), (divisor, scale) = leading(a), leading(b)
+        rest = list(first)
         for atom in divisor:
             if atom not in rest:
                 return None
             rest.remove(atom)
         if factor % scale:
             return None
-        quotient.append((tuple(rest), factor // scale))
-    return _sum(quotient)
+        term = _sum([(tuple(rest), factor // scale)])
+        quotient, a = quotient + term, a - term * b
+    return quotient
 
 
 def minimum(a: Dim, b: Dim) -> Dim:

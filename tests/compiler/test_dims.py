@@ -39,6 +39,9 @@ def test_exact_division():
     assert dims.divide(BATCH * 3, 2) is None
     assert dims.divide(BATCH + SEQ, BATCH + SEQ) == 1
     assert dims.divide(6, 4) is None
+    assert dims.divide((BATCH + SEQ + 1) * SEQ * 4, (BATCH + SEQ + 1) * 2) == SEQ * 2
+    assert dims.divide((BATCH + SEQ) * (BATCH - SEQ + 2), BATCH - SEQ + 2) == BATCH + SEQ
+    assert dims.divide(BATCH * SEQ + 1, BATCH + SEQ) is None
 
 
 def test_floor_division_simplifies_where_it_is_exact_or_constant():
