@@ -1,0 +1,34 @@
+"""Canonicalisation: exporters' many spellings of one operation become one node each.
+
+Each file holds the rules of one family; `passes.rewrite` applies them until none fits.
+"""
+
+from __future__ import annotations
+
+from dla.compiler.graph import Graph
+from dla.compiler.passes.canonicalise import (
+    activations,
+    arithmetic,
+    attention,
+    masks,
+    norms,
+    products,
+    rotary,
+    softmax,
+    views,
+)
+from dla.compiler.passes.canonicalise.share import share
+from dla.compiler.passes.rewrite import Rule, rewrite
+
+FAMILIES = (views, arithmetic, activations, softmax, norms, rotary, attention, products, masks)
+"""In the order in which their rules are tried on a node."""
+
+RULES: dict[str, list[Rule]] = {}
+for _family in FAMILIES:
+    for _op, _rules in _family.RULES.items():
+        RULES.setdefault(_op, []).extend(_rules)
+
+
+def run(graph: Graph) -> Graph:
+    """`graph` in canonical form."""
+    return share(rewrite(share(graph), RULES))

@@ -1,0 +1,157 @@
+"""Attention: softmax(scale * q @ k.T + mask) @ v, and keys and values repeated for groups of heads."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from dla.compiler.builder import GraphBuilder
+from dla.compiler.graph import Node, Value
+from dla.compiler.passes.canonicalise.masks import MASKED, causal_position
+from dla.compiler.passes.canonicalise.match import DEPTH, commuted, number, scaled, source
+from dla.compiler.passes.canonicalise.views import transposed
+
+LOWEST = -1e9
+"""Scores from here on down absorb what is added to them, so that choosing one is as good as adding it."""
+
+
+@dataclass(frozen=True)
+class Scores:
+    """What a softmax reads: mask + softcap * tanh(scale * q @ k.T / softcap)."""
+
+    product: Node
+    scale: float
+    softcap: float = 0.0
+    masks: tuple[Value, ...] = ()
+
+
+def attention(node: Node, b: GraphBuilder) -> Value | None:
+    """GEMM, scale, mask, SOFTMAX, GEMM."""
+    if node.sub or any(v is not None for v in node.inputs[2:]) or node.attributes.get("alpha", 1.0) != 1.0:
+        return None
+    p, v = _uncast(source(node), b), source(node, 1)
+    softmax = p.made_by("SOFTMAX", "soft", "")
+    if softmax is None or softmax.attributes["axis"] != p.rank - 1 or not b.graph.only_user(p):
+        return None
+    found = _scores(source(softmax), b)
+    if found is None or found.scale == 0:
+        return None
+    q, key = source(found.product), source(found.product, 1)
+    rank = node.output.rank
+    if rank not in (3, 4) or {q.rank, key.rank, v.rank} != {rank} or not q.dtype is key.dtype is v.dtype:
+        return None
+    if q.dims[:-2] != key.dims[:-2] or q.dims[:-2] != v.dims[:-2] or not isinstance(q.dims[-1], int):
+        return None
+    k = transposed(b, key, (*range(rank - 2), rank - 1, rank - 2))
+    mask = _one_mask(found.masks, rank, b)
+    if rank == 3:  # [B * H, S, D]: as many samples of one head
+        q, k, v = (b.unsqueeze(x, 1) for x in (q, k, v))
+    if not (isinstance(q.dims[1], int) and isinstance(v.dims[3], int)):
+        return None
+    usual = abs(found.scale * math.sqrt(q.dims[-1]) - 1) < 1e-6 if isinstance(q.dims[-1], int) else False
+    given = {"scale": 0.0 if usual else found.scale, "softcap": found.softcap}
+    options: dict[str, Any] = {name: x for name, x in given.items() if x}
+    result = b.emit("ATTENTION", [q, k, v, mask], dtype=node.output.dtype, **options)
+    return b.squeeze(result, 1) if rank == 3 else result
+
+
+def _uncast(value: Value, b: GraphBuilder) -> Value:
+    """`value` before casts between float types that only it needs: inside, everything has the accumulator's type."""
+    node = value.made_by("COPY")
+    while node is not None and source(node).dtype.is_float and value.dtype.is_float and b.graph.only_user(value):
+        value = source(node)
+        node = value.made_by("COPY")
+    return value
+
+
+def _scores(value: Value, b: GraphBuilder, depth: int = DEPTH) -> Scores | None:
+    """`value` as scores that nobody else reads."""
+    value = _uncast(value, b)
+    node = value.producer
+    if node is None or depth == 0 or not b.graph.only_user(value):
+        return None
+    if node.op == "GEMM":
+        bare = not node.sub and not any(v is not None for v in node.inputs[2:]) and not node.attributes.get("steps")
+        return Scores(node, node.attributes.get("alpha", 1.0)) if bare else None
+    if node.name == "EW.add":
+        for inner, mask in commuted(value, "add"):
+            found = _scores(inner, b, depth - 1) if inner.dims == value.dims else None
+            if found is not None and mask.dtype.is_float:
+                return replace(found, masks=(*found.masks, mask))
+        return None
+    if node.op == "SELECT":
+        return _chosen(node, b, depth)
+    factor, inner = scaled(value)
+    if factor == 1.0:
+        return None
+    capped = inner.made_by("ACT", "tanh")
+    found = _scores(source(capped) if capped is not None else inner, b, depth - 1)
+    if found is None or found.masks or found.softcap:
+        return None
+    if capped is None:
+        return replace(found, scale=found.scale * factor)
+    return replace(found, scale=found.scale * factor, softcap=factor) if factor > 0 else None
+
+
+def _chosen(node: Node, b: GraphBuilder, depth: int) -> Scores | None:
+    """A choice between scores and a constant that stands for -infinity."""
+    for index in (1, 2):
+        low = number(source(node, 3 - index))
+        if low is None or low > MASKED:
+            continue
+        found = _scores(source(node, index), b, depth - 1) if source(node, index).dims == node.output.dims else None
+        if found is not None:
+            choices = (0.0, low) if index == 1 else (low, 0.0)
+            like = node.output.dtype
+            mask = b.select(source(node), *(b.constant(c, like) for c in choices))
+            if low <= LOWEST or causal_position(mask) is not None:
+                return replace(found, masks=(*found.masks, mask))
+    return None
+
+
+def _one_mask(masks: Sequence[Value], rank: int, b: GraphBuilder) -> Value | None:
+    """The sum of `masks`, as [B, H, S, T]; of a product of rank 3 as [B * H, 1, S, T]."""
+    if not masks:
+        return None
+    total, *rest = masks
+    for mask in rest:
+        total = b.add(total, mask)
+    total = b.reshape(total, (*(1,) * (rank - total.rank), *total.dims))
+    return b.unsqueeze(total, 1) if rank == 3 else total
+
+
+def grouped_heads(node: Node, b: GraphBuilder) -> Value | None:
+    """Keys and values that are repeated for groups of heads, which ATTENTION does itself."""
+    k, v = (_unrepeated(source(node, index), b) for index in (1, 2))
+    if k is None or v is None or k.dims[1] != v.dims[1]:
+        return None
+    given = (source(node), k, v, *node.inputs[3:])
+    return b.emit("ATTENTION", given, dtype=node.output.dtype, **node.attributes)
+
+
+def _unrepeated(value: Value, b: GraphBuilder) -> Value | None:
+    """The x [B, HK, T, D] where `value` [B, H, T, D] repeats each head of it; or likewise under a TRANSPOSE."""
+    turn = value.made_by("TRANSPOSE")
+    if turn is not None and tuple(turn.attributes["perm"]) == (0, 2, 1, 3):
+        inner = _repeated_axis(source(turn), 2, b)
+        return b.transpose(inner, (0, 2, 1, 3)) if inner is not None else None
+    return _repeated_axis(value, 1, b)
+
+
+def _repeated_axis(value: Value, axis: int, b: GraphBuilder) -> Value | None:
+    """The x where RESHAPE(EXPAND(x with an axis of size 1 after `axis`)) is `value`."""
+    merge = value.made_by("RESHAPE")
+    repeat = source(merge).made_by("EXPAND") if merge is not None else None
+    if repeat is None or repeat.output.rank != 5:
+        return None
+    given, wide = source(repeat).dims, repeat.output.dims
+    once = (*wide[: axis + 1], 1, *wide[axis + 2 :])
+    merged = (*wide[:axis], wide[axis] * wide[axis + 1], *wide[axis + 2 :])
+    if given != once or merged != value.dims or not isinstance(wide[axis], int):
+        return None
+    return b.reshape(source(repeat), (*given[: axis + 1], *given[axis + 2 :]))
+
+
+RULES = {"GEMM": (attention,), "ATTENTION": (grouped_heads,)}

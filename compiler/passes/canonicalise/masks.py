@@ -1,0 +1,105 @@
+"""Masks of ATTENTION: causal ones become the attribute, those of -infinity bools, and none is expanded."""
+
+from __future__ import annotations
+
+from dla.compiler import dims
+from dla.compiler.builder import GraphBuilder
+from dla.compiler.dims import Dim
+from dla.compiler.graph import Node, Value
+from dla.compiler.operators import VIEWS
+from dla.compiler.passes.canonicalise.linear import Linear, two_valued
+from dla.compiler.passes.canonicalise.match import commuted, number, source
+from dla.isa.dtypes import DType
+
+MASKED = -1e4
+"""Scores from here on down stand for -infinity, if a row has larger ones."""
+_MASK = 3
+
+
+def causal_position(mask: Value) -> Dim | None:
+    """p, where query i sees key j exactly if j <= i + p, by a bool mask or one that is added, [..., queries, keys].
+
+    A finite number for "hidden" is as good as -infinity only where each query sees a key.
+    """
+    found = two_valued(mask)
+    if found is None or found.where is None:
+        return None
+    shown, hidden = (1.0, 0.0) if mask.dtype is DType.BOOL else (0.0, min(found.inside, found.outside))
+    if mask.dtype is not DType.BOOL and hidden > MASKED:
+        return None
+    if {found.inside, found.outside} != {shown, hidden}:
+        return None
+    where: Linear = found.where if found.inside == shown else found.where.opposite
+    *front, per_query, per_key = where.factors
+    if any(front) or per_key != -1 or per_query != (0 if mask.dims[-2] == 1 else 1):
+        return None
+    finite = mask.dtype is not DType.BOOL and hidden != float("-inf")
+    return where.base if not finite or dims.interval(where.base)[0] >= 0 else None
+
+
+def causal(node: Node, b: GraphBuilder) -> Value | None:
+    """A mask, or one part of it, that hides the keys after each query."""
+    mask = node.inputs[_MASK]
+    if mask is None or node.attributes.get("causal") or node.attributes.get("window"):
+        return None
+    for part, rest in _parts(mask, b):
+        position = causal_position(part) if part.rank >= 2 else None
+        queries, keys = source(node).dims[2], source(node, 1).dims[2]
+        if position is None or part.dims[-2:] != (queries, keys):
+            continue
+        where = {} if position == keys - queries else {"position": position}
+        return _with_mask(node, rest, b, causal=True, **where)
+    return None
+
+
+def _parts(mask: Value, b: GraphBuilder) -> list[tuple[Value, Value | None]]:
+    """The mask as a whole, and its two parts where each hides by itself."""
+    kind = "and" if mask.dtype is DType.BOOL else "add"
+    parts: list[tuple[Value, Value | None]] = [(mask, None)]
+    for part, rest in commuted(mask, kind):
+        found = two_valued(part)
+        if kind == "and" or (found is not None and float("-inf") in (found.inside, found.outside)):
+            parts.append((part, rest))
+    return parts
+
+
+def chosen(node: Node, b: GraphBuilder) -> Value | None:
+    """0 where a condition holds and -infinity elsewhere: the condition itself. Views of it are made anew."""
+    mask = node.inputs[_MASK]
+    views = []
+    value = mask
+    while value is not None and value.producer is not None and value.producer.op in VIEWS:
+        views.append(value.producer)
+        value = value.producer.inputs[0]
+    select = value.made_by("SELECT") if value is not None else None
+    if select is None or value is None:
+        return None
+    choices = (number(source(select, 1)), number(source(select, 2)))
+    if choices not in ((0.0, float("-inf")), (float("-inf"), 0.0)):
+        return None
+    cond = source(select) if choices[0] == 0.0 else b.act("not", source(select))
+    cond = b.expand(cond, value.dims)
+    for view in reversed(views):
+        cond = b.emit(view.op, [cond], **view.attributes)
+    return _with_mask(node, cond, b)
+
+
+def bare(node: Node, b: GraphBuilder) -> Value | None:
+    """A mask that hides nothing, or is expanded although ATTENTION broadcasts it."""
+    mask = node.inputs[_MASK]
+    if mask is None:
+        return None
+    if number(mask) == (1.0 if mask.dtype is DType.BOOL else 0.0):
+        return _with_mask(node, None, b)
+    expanded = mask.made_by("EXPAND")
+    return _with_mask(node, source(expanded), b) if expanded is not None else None
+
+
+def _with_mask(node: Node, mask: Value | None, b: GraphBuilder, **attributes: object) -> Value:
+    if mask is not None and mask.rank < 4:
+        mask = b.reshape(mask, (*(1,) * (4 - mask.rank), *mask.dims))
+    given = (*node.inputs[:_MASK], mask)
+    return b.emit("ATTENTION", given, dtype=node.output.dtype, **{**node.attributes, **attributes})
+
+
+RULES = {"ATTENTION": (bare, causal, chosen)}

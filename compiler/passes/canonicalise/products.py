@@ -1,0 +1,54 @@
+"""Factors of matrix products: a GEMM multiplies by its alpha."""
+
+from __future__ import annotations
+
+from dla.compiler.builder import GraphBuilder
+from dla.compiler.graph import Node, Value
+from dla.compiler.passes.canonicalise.match import scaled, source
+
+_MOVES = ("RESHAPE", "TRANSPOSE", "EXPAND", "SLICE")
+
+
+def scaled_operand(node: Node, b: GraphBuilder) -> Value | None:
+    """(c * a) @ b is c * (a @ b); c * a may be reshaped or transposed on the way."""
+    alpha = node.attributes.get("alpha", 1.0)
+    inputs = list(node.inputs)
+    for index in (0, 1):
+        factor, plain = _scaled_view(source(node, index), b)
+        if factor not in (0.0, 1.0):
+            alpha, inputs[index] = alpha * factor, plain
+    if inputs == list(node.inputs) or node.sub:
+        return None
+    return b.emit("GEMM", inputs, dtype=node.output.dtype, **{**node.attributes, "alpha": alpha})
+
+
+def _scaled_view(value: Value, b: GraphBuilder) -> tuple[float, Value]:
+    """The c and x where `value` is c * x and x is built anew where c was under views."""
+    views = []
+    node = value.producer
+    inner = value
+    while node is not None and node.op in _MOVES:
+        views.append(node)
+        inner = source(node)
+        node = inner.producer
+    factor, plain = scaled(inner)
+    if factor in (0.0, 1.0):
+        return 1.0, value
+    for view in reversed(views):
+        plain = b.emit(view.op, [plain], **view.attributes)
+    return factor, plain
+
+
+def scaled_product(node: Node, b: GraphBuilder) -> Value | None:
+    """A multiple of a @ b, if nothing is added to the product."""
+    factor, product = scaled(node.output)
+    gemm = product.made_by("GEMM", "")
+    if gemm is None or factor in (0.0, 1.0) or not b.graph.only_user(product):
+        return None
+    if any(v is not None for v in gemm.inputs[2:]) or gemm.attributes.get("steps") or product.type != node.output.type:
+        return None
+    alpha = gemm.attributes.get("alpha", 1.0) * factor
+    return b.emit("GEMM", gemm.inputs, dtype=node.output.dtype, **{**gemm.attributes, "alpha": alpha})
+
+
+RULES = {"GEMM": (scaled_operand,), "EW": (scaled_product,)}
