@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from dla.compiler.passes import dead, fold, layout, precision, unflatten
+from dla.compiler.passes import canonicalise, dead, fold, layout, precision, unflatten
 from dla.compiler.passes.fuse import batch_norm, concats, epilogue, glu, siblings
 
 PASSES: dict[str, Callable[..., Any]] = {
     "dead": dead.run,
     "fold": fold.run,
     "unflatten": unflatten.run,
+    "canonicalise": canonicalise.run,
     "layout": layout.run,
     "batch_norm": batch_norm.run,
     "glu": glu.run,
