@@ -10,7 +10,7 @@ Every method infers its result's type at once, so a mistake is reported where it
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -18,13 +18,16 @@ import numpy as np
 from dla.compiler import dims
 from dla.compiler.dims import Dim
 from dla.compiler.fold import fold_small
-from dla.compiler.graph import Graph, Node, State, TensorType, Value
+from dla.compiler.graph import Body, Graph, Node, State, TensorType, Value
 from dla.compiler.operators import broadcast, infer
 from dla.isa.dtypes import BY_NUMPY, Array, DType, convert
 from dla.isa.errors import ModelError
 
 Number = int | float | bool
 Operand = Value | Number
+Values = Sequence[Value]
+Step = Callable[["GraphBuilder", Values, Values, Values], tuple[Values, Values]]
+"""One step of a loop: (builder, slices, states, others) -> (new states, results of the step)."""
 
 
 class GraphBuilder:
@@ -247,7 +250,9 @@ class GraphBuilder:
     ) -> Value:  # fmt: skip
         """Alpha * a @ b + beta * c (+ bias), batched over leading dims, which broadcast."""
         extra = {"alpha": float(alpha), "beta": float(beta)}
-        given: dict[str, Any] = {k: v for k, v in extra.items() if v != 1.0} | ({"steps": ("bias",)} if bias is not None else {})
+        given: dict[str, Any] = {k: v for k, v in extra.items() if v != 1.0} | (
+            {"steps": ("bias",)} if bias is not None else {}
+        )
         return self.emit("GEMM", [a, b, c, bias, None, None], dtype=dtype, **given)
 
     def conv(
@@ -280,6 +285,29 @@ class GraphBuilder:
     def rope(self, x: Value, cos: Value, sin: Value, *, interleaved: bool = False) -> Value:
         """Rotary position embedding of x [B..., S, D] by tables [S, R]."""
         return self.emit("ROPE", [x, cos, sin], interleaved=interleaved)
+
+    # -- over time
+
+    def recurrent(
+        self, step: Step, sequences: Sequence[Value], states: Sequence[Value], others: Sequence[Value] = (), *,
+        reverse: bool = False,
+    ) -> tuple[list[Value], list[Value]]:  # fmt: skip
+        """A loop over the first axis of `sequences`, from its end with `reverse`.
+
+        `step` gets a builder, a slice of each sequence, the states and the others, all values of a graph of its own,
+        and returns the new states and what belongs to this step. Returns the latter, stacked, and the final states.
+        """
+        inner = GraphBuilder("step")
+        shapes = [(v, v.dims[1:]) for v in sequences] + [(v, v.dims) for v in (*states, *others)]
+        given = [inner.input(f"i{k}", v.dtype, shape) for k, (v, shape) in enumerate(shapes)]
+        cut, end = len(sequences), len(sequences) + len(states)
+        after, results = step(inner, given[:cut], given[cut:end], given[end:])
+        for k, value in enumerate((*after, *results)):
+            inner.output(f"o{k}", value)
+        inner.graph.sweep()
+        node = self.node("RECURRENT", [*sequences, *states, *others], body=Body(inner.graph, cut, len(states)),
+                         reverse=reverse)  # fmt: skip
+        return list(node.outputs[: len(results)]), list(node.outputs[len(results) :])
 
     # -- anything
 

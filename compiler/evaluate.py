@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from dla.compiler import dims
-from dla.compiler.graph import Graph, Node, Value
+from dla.compiler.graph import Body, Graph, Node, Value
 from dla.compiler.operators import full_attributes, row_of
 from dla.isa import dtypes
 from dla.isa.dtypes import Array
@@ -33,6 +33,11 @@ def evaluate(graph: Graph, inputs: Mapping[str, Array], states: Mapping[str, Arr
     for name, value in held.items():
         shape = tuple(dims.evaluate(d, sizes) for d in value.dims)
         known[id(value)] = np.asarray(given[name]) if name in given else np.zeros(shape, value.dtype.numpy)
+    return _results(graph, known, sizes)
+
+
+def _results(graph: Graph, known: dict[int, Array], sizes: Sizes) -> dict[str, Array]:
+    """The outputs of `graph`; `known` has its inputs and states, by id, and gets everything else."""
     for node in graph.nodes:
         arrays = [None if v is None else _array(v, known) for v in node.inputs]
         for value, result in zip(node.outputs, node_results(node, arrays, sizes), strict=True):
@@ -46,6 +51,8 @@ def node_results(node: Node, arrays: Sequence[Array | None], sizes: Sizes | None
     row = row_of(node.op)
     if row is not None:
         return _row_results(node, row, arrays, sizes)
+    if node.op == "RECURRENT":
+        return _recurrent(node, arrays, sizes)
     shape = tuple(dims.evaluate(d, sizes) for d in node.output.dims)
     return (_VIEWS[node.op](node, shape, arrays, sizes),)
 
@@ -101,6 +108,23 @@ def _write(node: Node, shape: tuple[int, ...], arrays: Sequence[Any], sizes: Siz
     starts = [dims.evaluate(s, sizes) for s in node.attributes["starts"]]
     result[tuple(slice(a, a + n) for a, n in zip(starts, arrays[1].shape, strict=True))] = arrays[1]
     return result
+
+
+def _recurrent(node: Node, arrays: Sequence[Any], sizes: Sizes) -> tuple[Array, ...]:
+    body: Body = node.attributes["body"]
+    sequences, states = arrays[: body.sequences], list(arrays[body.sequences :][: body.states])
+    others = arrays[body.sequences + body.states :]
+    made = node.outputs[: len(node.outputs) - body.states]
+    stacked = [np.zeros(tuple(dims.evaluate(d, sizes) for d in v.dims), v.dtype.numpy) for v in made]
+    steps = range(len(sequences[0]))
+    for step in reversed(steps) if node.attributes["reverse"] else steps:
+        given = (*(s[step] for s in sequences), *states, *others)
+        known = {id(v): np.asarray(x) for v, x in zip(body.graph.inputs.values(), given, strict=True)}
+        results = list(_results(body.graph, known, sizes).values())
+        states = results[: body.states]
+        for whole, part in zip(stacked, results[body.states :], strict=True):
+            whole[step] = part
+    return (*stacked, *states)
 
 
 _VIEWS: dict[str, Callable[[Node, tuple[int, ...], Sequence[Any], Sizes], Array]] = {

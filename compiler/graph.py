@@ -226,6 +226,23 @@ class Graph:
         return text(self)
 
 
+@dataclass(frozen=True, eq=False)
+class Body:
+    """One step of RECURRENT, as a graph.
+
+    Its inputs are, in order: the step's slice of each of the node's first `sequences` inputs, cut along their first
+    axis; the `states` as they are before the step; the node's other inputs. Its outputs are the states after the step,
+    and then what the node stacks along a new first axis.
+    """
+
+    graph: Graph
+    sequences: int
+    states: int
+
+    def __str__(self) -> str:
+        return f"{len(self.graph.nodes)} nodes"
+
+
 def text(graph: Graph) -> str:
     """The graph as people read it: one node a line, `%n` for values without a name of their own."""
     names: dict[int, str] = {}
@@ -254,6 +271,9 @@ def text(graph: Graph) -> str:
         attributes = " ".join(f"{k}={_shown(v)}" for k, v in node.attributes.items())
         comment = f"    ; {node.label}" if node.label else ""
         lines.append(f"  {made} = {node.name}({read}) {attributes}".rstrip() + comment)
+        for body in node.attributes.values():
+            if isinstance(body, Body):
+                lines += [f"    {line}" for line in text(body.graph).splitlines()]
     lines += [f"  output {name} = {called(value)}" for name, value in graph.outputs.items()]
     changed = ((name, s) for name, s in graph.states.items() if s.after is not s.before)
     lines += [f"  state  {name} <- {called(state.after)}" for name, state in changed]

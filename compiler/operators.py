@@ -13,7 +13,7 @@ from typing import Any
 
 from dla.compiler import dims
 from dla.compiler.dims import Dim
-from dla.compiler.graph import Node, TensorType
+from dla.compiler.graph import Body, Node, TensorType
 from dla.isa import windows
 from dla.isa.dtypes import DType
 from dla.isa.errors import ModelError
@@ -206,7 +206,7 @@ def _rnn(request: Request) -> tuple[TensorType, ...]:
     if request.sub == "lstm":
         (h,) = request.of(request[1].dims)
         return h, TensorType(request[1].dtype, request[1].dims)
-    return request.of(request[2].dims)
+    return request.of(request[3].dims)
 
 
 def _made(request: Request) -> tuple[TensorType, ...]:
@@ -254,10 +254,18 @@ def _write(request: Request) -> tuple[TensorType, ...]:
 
 
 def _recurrent(request: Request) -> tuple[TensorType, ...]:
-    """Gates [T, N, G], weights [H, G], h [N, H] (c, bias) -> every h [T, N, H], the last h [N, H] (and last c)."""
-    gates, h = request[0], request[2]
-    every = TensorType(h.dtype, (gates.dims[0], *h.dims))
-    return (every, h, h) if request.sub == "lstm" else (every, h)
+    """What each step gives, stacked, and then the states after the last step; see `graph.Body`."""
+    body: Body = request.attributes["body"]
+    given = [request[k] for k in range(len(request.inputs))]
+    seen = [TensorType(t.dtype, t.dims[1:]) for t in given[: body.sequences]] + given[body.sequences :]
+    made = [v.type for v in body.graph.outputs.values()]
+    states = made[: body.states]
+    if seen != [v.type for v in body.graph.inputs.values()] or states != seen[body.sequences :][: body.states]:
+        raise ModelError(f"RECURRENT of {', '.join(map(str, given))}: its step is for other types")
+    if len({t.dims[0] for t in given[: body.sequences]}) != 1:
+        raise ModelError("RECURRENT: its sequences have different lengths")
+    steps = given[0].dims[0]
+    return (*(TensorType(t.dtype, (steps, *t.dims)) for t in made[body.states :]), *states)
 
 
 _RULES: dict[str, Callable[[Request], tuple[TensorType, ...]]] = {

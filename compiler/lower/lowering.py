@@ -8,6 +8,7 @@ nobody reads afterwards. Everything else gets scratch memory, which `compiler.me
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
@@ -16,12 +17,12 @@ from typing import Any
 from dla.compiler import dims
 from dla.compiler.dims import Dim, Expr, Symbol
 from dla.compiler.graph import Graph, Node, Value
+from dla.compiler.lower.recurrent import recurrent
 from dla.compiler.lower.registers import Registers
 from dla.compiler.lower.storage import Storage, View, strides_of, whole
 from dla.compiler.operators import GRAPH_ONLY, VIEWS, row_of
 from dla.isa import descriptor as isa
 from dla.isa.descriptor import Segment
-from dla.isa.errors import ModelError
 from dla.isa.instructions import BY_MNEMONIC
 from dla.isa.program import Instruction
 from dla.isa.table import Alias, Role, Row
@@ -93,12 +94,7 @@ class Lowering:
         self._place_reshaped()
         for position, node in enumerate(self.graph.nodes):
             self._node, self.label = position, node.label
-            if node.op in VIEWS:
-                self._views[id(node.output)] = self._viewed(node)
-            elif row_of(node.op) is not None:
-                self._row(node)
-            else:
-                _COMPOSITES[node.op](self, node)
+            self._lower(node)
         self._finish(pending)
         self.label = ""
         self.emit(BY_MNEMONIC["HALT"])
@@ -140,6 +136,27 @@ class Lowering:
             if view is not None:
                 view.storage.touch(len(self.drafts))
         self.drafts.append(Draft(row, sub, places, resolved, self.label))
+
+    def settle(self, value: Value, view: View) -> None:
+        """Let `value` be what lies in `view`, and copy it where it must be written, if it must be elsewhere."""
+        target = self._targets.get(id(value))
+        if target is not None:
+            self.copy(target, view)
+        self._views[id(value)] = view if target is None else target
+
+    def is_needed(self, value: Value) -> bool:
+        """Whether anything reads `value`."""
+        return bool(value.users) or self.graph.is_result(value)
+
+    def body(self, graph: Graph, inputs: Sequence[View], targets: Mapping[int, View]) -> None:
+        """Lower the nodes of `graph`, whose inputs lie in the given views; some values are to be written to targets."""
+        self._views |= {id(v): view for v, view in zip(graph.inputs.values(), inputs, strict=True)}
+        self._targets |= targets
+        self._last |= _last_uses(graph)
+        outer = self._node
+        for self._node, node in enumerate(graph.nodes):
+            self._lower(node)
+        self._node = outer
 
     def copy(self, to: View, x: View) -> None:
         """COPY, unless it would copy to where x is already."""
@@ -249,6 +266,14 @@ class Lowering:
             moved.append((place, view))
         for place, view in moved:
             self.copy(place, view)
+
+    def _lower(self, node: Node) -> None:
+        if node.op in VIEWS:
+            self._views[id(node.output)] = self._viewed(node)
+        elif row_of(node.op) is not None:
+            self._row(node)
+        else:
+            _COMPOSITES[node.op](self, node)
 
     # -- views
 
@@ -364,12 +389,15 @@ def placed(registers: Registers, view: View) -> Place:
     )
     if isinstance(view.offset, int):
         return Place(view, sizes, view.offset)
+    # Descriptors have no negative numbers, so a difference of sizes is computed as a whole.
     constant = sum(factor for monomial, factor in view.offset.terms if not monomial)
+    if any(factor < 0 for _, factor in view.offset.terms):
+        constant = 0
     rest = view.offset - constant
-    assert isinstance(rest, Expr), "only the constant was taken away"
-    factor = rest.terms[0][1] if len(rest.terms) == 1 else 1
+    assert isinstance(rest, Expr), "only a constant was taken away"
+    factor = math.gcd(*(factor for _, factor in rest.terms))
     base = dims.divide(rest, factor)
-    assert isinstance(base, Expr), "the factor is of its only term"
+    assert isinstance(base, Expr), "the factor divides every term"
     return Place(view, sizes, constant, registers.holding(base).index, factor)
 
 
@@ -480,4 +508,8 @@ def _write(lowering: Lowering, node: Node) -> None:
     lowering.copy(target.slice(node.attributes["starts"], part.dims, [1] * part.rank), lowering.view(part))
 
 
-_COMPOSITES: dict[str, Callable[[Lowering, Node], None]] = {"CONCAT": _concat, "WRITE": _write}
+_COMPOSITES: dict[str, Callable[[Lowering, Node], None]] = {
+    "CONCAT": _concat,
+    "RECURRENT": recurrent,
+    "WRITE": _write,
+}

@@ -36,6 +36,9 @@ class Registers:
 
     def holding(self, dim: Expr) -> Register:
         """A register with the value of `dim`."""
+        (monomial, factor), *others = dim.terms
+        if len(monomial) == factor == 1 and not others:
+            return self._atom(monomial[0])
         if dim not in self._held:
             self._held[dim] = self._computed(dim)
             self._scope(dim)

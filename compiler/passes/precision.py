@@ -82,7 +82,9 @@ class _Rewriter:
         common = self._common(node, together, wished)
         inputs: list[Value | None] = []
         for position, value in enumerate(node.inputs):
-            if value is None or not value.dtype.is_float:
+            if value is not None and node.op == "RECURRENT":
+                inputs.append(self._as(value, value.dtype))  # its step is for these types
+            elif value is None or not value.dtype.is_float:
                 inputs.append(None if value is None else self._as(value, value.dtype))
             elif position in together:
                 inputs.append(self._as(value, common))

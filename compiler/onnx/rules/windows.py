@@ -42,11 +42,11 @@ class Window:
         parts = (self.kernel, self.strides, self.dilations, self.low, self.high, self.gaps)
         return Window(*(tuple(part[k] for k in axes) if part else () for part in parts))
 
-    def attributes(self) -> dict[str, tuple[int, ...]]:
+    def attributes(self) -> dict[str, Any]:
         """As the attributes of CONV and POOL (without `window`), which have pairs."""
         one = self.rank == 1
         pads = (0, *self.low, 0, *self.high) if one else (*self.low, *self.high)
-        found = {"strides": (1, *self.strides) if one else self.strides, "pads": pads}
+        found: dict[str, Any] = {"strides": (1, *self.strides) if one else self.strides, "pads": pads}
         found["dilations"] = (1, *self.dilations) if one else self.dilations
         return found | ({"gaps": (0, *self.gaps) if one else self.gaps} if any(self.gaps) else {})
 
@@ -111,10 +111,9 @@ def convolve(
     b: GraphBuilder, x: Value, w: Value, bias: Value | None, window: Window, groups: int, dtype: DType | None = None
 ) -> Value:  # fmt: skip
     """Convolution of x [N, S..., C] with w [O, K..., C / groups] along one to three axes, in x's type or `dtype`."""
-    steps = ("bias",) if bias is not None else ()
     if window.rank < 3:
-        return b.emit("CONV", [x, w, bias, None, None], dtype=dtype, groups=groups, **window.attributes(),
-                      **({"steps": steps} if steps else {}))  # fmt: skip
+        steps: dict[str, Any] = {"steps": ("bias",)} if bias is not None else {}
+        return b.emit("CONV", [x, w, bias, None, None], dtype=dtype, groups=groups, **window.attributes(), **steps)
     return _convolve_planes(b, x, w, bias, window, groups, dtype or x.dtype)
 
 

@@ -1,0 +1,155 @@
+"""RECURRENT as a LOOP: memory for its states and results, and its step's nodes inside.
+
+A state that is also a result of each step, such as the hidden state of an LSTM, lies in the rows of one buffer that has
+a row more than there are steps: each step reads one row and writes the next, so nothing is copied. Other states have
+one place, which a step overwrites: at once where nothing reads the old value any more, else by a COPY at its end.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from dla.compiler import dims
+from dla.compiler.dims import Dim
+from dla.compiler.graph import Body, Node, TensorType, Value
+from dla.compiler.lower.storage import View
+from dla.compiler.operators import VIEWS, row_of
+from dla.isa.table import Alias
+
+if TYPE_CHECKING:
+    from dla.compiler.lower.lowering import Lowering
+
+
+@dataclass(frozen=True)
+class _State:
+    """Where a state lies: in one place, or in a row for each step, with one more for its first value."""
+
+    view: View
+    in_rows: bool
+    reverse: bool
+
+    def before(self, step: Dim) -> View:
+        """Where it is before the step that reads slice `step`."""
+        return _row(self.view, step + 1 if self.reverse else step) if self.in_rows else self.view
+
+    def after(self, step: Dim) -> View:
+        """Where it is after the step that reads slice `step`."""
+        return _row(self.view, step if self.reverse else step + 1) if self.in_rows else self.view
+
+    def first(self, steps: Dim) -> View:
+        """Where it is before all steps."""
+        return self.before(steps - 1 if self.reverse else 0)
+
+    def last(self, steps: Dim) -> View:
+        """Where it is after all steps."""
+        return self.after(0 if self.reverse else steps - 1)
+
+    def stacked(self, steps: Dim) -> View:
+        """Its values after each step."""
+        return dataclasses.replace(self.view, dims=(steps, *self.view.dims[1:]), offset=self.after(0).offset)
+
+
+@dataclass(frozen=True)
+class _Write:
+    """A value of the step, where it belongs, and the state that lies there before the step, if one does."""
+
+    value: Value
+    place: View
+    over: Value | None
+
+
+def recurrent(lowering: Lowering, node: Node) -> None:
+    """Lower one RECURRENT."""
+    body: Body = node.attributes["body"]
+    given, made = list(node.present), list(body.graph.outputs.values())
+    sequences, others = given[: body.sequences], given[body.sequences + body.states :]
+    after, results = made[: body.states], made[body.states :]
+    steps, reverse = sequences[0].dims[0], bool(node.attributes["reverse"])
+    wanted = [(value, out) for value, out in zip(results, node.outputs, strict=False) if lowering.is_needed(out)]
+    states = [
+        _begun(lowering, start, steps, reverse, in_rows=any(new is value for value, _ in wanted))
+        for start, new in zip(given[body.sequences :], after, strict=False)
+    ]
+    held = list(body.graph.inputs.values())[body.sequences :][: body.states]
+    in_rows = {id(new): state for new, state in zip(after, states, strict=True) if state.in_rows}
+    wholes = [(value, lowering.result(out)) for value, out in wanted if id(value) not in in_rows]
+    with lowering.loop("step", steps) as counter:
+        step = dims.maximum(steps - 1 - counter, 0) if reverse else counter
+        places = [_row(lowering.view(v), step) for v in sequences] + [s.before(step) for s in states]
+        writes = [
+            _Write(v, s.after(step), None if s.in_rows else old) for v, s, old in zip(after, states, held, strict=True)
+        ]
+        writes += [_Write(v, _row(view, step), None) for v, view in wholes]
+        lowering.body(body.graph, [*places, *(lowering.view(v) for v in others)], _targets(body, writes))
+        _finish_step(lowering, writes)
+    for value, out in wanted:
+        if id(value) in in_rows:
+            lowering.settle(out, in_rows[id(value)].stacked(steps))
+    for state, out in zip(states, node.outputs[len(results) :], strict=True):
+        lowering.settle(out, state.last(steps))
+
+
+def _begun(lowering: Lowering, start: Value, steps: Dim, reverse: bool, *, in_rows: bool) -> _State:
+    """Memory for a state, with its first value."""
+    shape = (steps + 1, *start.dims) if in_rows else start.dims
+    view = lowering.fresh(Value(TensorType(start.dtype, shape), start.name))
+    view.storage.owner = 0
+    state = _State(view, in_rows, reverse)
+    lowering.copy(state.first(steps), lowering.view(start))
+    return state
+
+
+def _targets(body: Body, writes: Sequence[_Write]) -> dict[int, View]:
+    """By value, where a node may write it at once; each value's first place."""
+    found: dict[int, View] = {}
+    for write in writes:
+        node = write.value.producer
+        if node is None or row_of(node.op) is None or id(write.value) in found:
+            continue
+        if write.over is None or _may_overwrite(body, node, write.value, write.over):
+            found[id(write.value)] = write.place
+    return found
+
+
+def _may_overwrite(body: Body, node: Node, value: Value, state: Value) -> bool:
+    """Whether `node` may write `value` over `state`: nothing reads that later, and `node` only element by element."""
+    read = [n for n in body.graph.nodes if n.op not in VIEWS and any(_root(v) is state for v in n.present)]
+    if any(_root(v) is state for v in body.graph.outputs.values()):
+        return False
+    if not read:
+        return True
+    last = max(body.graph.nodes.index(n) for n in read)
+    if last > body.graph.nodes.index(node):
+        return False
+    row = row_of(node.op)
+    direct = all(v is state for v in node.present if _root(v) is state)
+    same = value.type == state.type and row is not None and row.alias is Alias.SAME
+    return node not in read or (direct and same)
+
+
+def _root(value: Value) -> Value:
+    while value.producer is not None and value.producer.op in VIEWS:
+        (value,) = value.producer.present
+    return value
+
+
+def _finish_step(lowering: Lowering, writes: Sequence[_Write]) -> None:
+    """Copy what no node wrote to its place. Old states that only change places are saved first."""
+    moved = []
+    for write in writes:
+        source, root = lowering.view(write.value), _root(write.value)
+        if source != write.place and any(root is other.over for other in writes):
+            saved = lowering.fresh(write.value)
+            lowering.copy(saved, source)
+            source = saved
+        moved.append((write.place, source))
+    for place, source in moved:
+        lowering.copy(place, source)
+
+
+def _row(view: View, index: Dim) -> View:
+    """Element `index` along the first axis."""
+    return View(view.storage, view.dims[1:], view.strides[1:], index * view.strides[0] + view.offset)
