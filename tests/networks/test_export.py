@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -42,3 +43,13 @@ def test_activations_neither_vanish_nor_explode(network: Exported) -> None:
         for name, expected in run.expected.items():
             assert np.isfinite(expected).all(), name
             assert 0.05 < expected.std() < 20, name
+
+
+def test_an_unknown_exporter_is_refused(tmp_path: Path) -> None:
+    """Before anything is exported."""
+    torch = pytest.importorskip("torch", reason="networks are built by torch, which is not installed (extra `dev`)")
+    from networks.export import export
+
+    with pytest.raises(ValueError, match="unknown exporter 'jit': one of torchscript, dynamo"):
+        export(torch.nn.ReLU(), (torch.zeros(2),), tmp_path / "model.onnx", exporter="jit")
+    assert not list(tmp_path.iterdir())
