@@ -17,34 +17,46 @@ if TYPE_CHECKING:
 
 _VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5  # wire types
 
+# What is looked into, beside messages of the kinds below.
 _INITIALISER = "initialiser"  # a TensorProto of a graph
+_RAW, _SEGMENT = "raw data of an initialiser", "segment"
+_VALUES = "other values of a tensor"
+_IGNORED = "documentation"  # exporters put stack traces there, for every node
 
 _MAX_DEPTH = 96  # messages within messages; the parser's own limit is 100
-_MAX_FIELDS = 4_000_000  # a field of two bytes becomes an object of some hundred
-_MAX_GRAPH_BYTES = 2**28  # of a file without its tensors' values
+_MAX_FIELDS = 1_000_000  # a field of two bytes becomes an object of some hundred
+_MAX_GRAPH_BYTES = 2**26  # of a file without its tensors' values and its documentation
 
 
 def without_raw_data(data: memoryview, onnx: ModuleType) -> bytes:
     """The ModelProto in `data`, each initialiser's `raw_data` replaced by a `segment`: its first byte and its end.
 
-    Raises ModelError where `data` is truncated or damaged, or its graph is too large, or it has segments already.
+    Documentation and metadata are left out. Raises ModelError where `data` is truncated or damaged, or its graph is
+    too large, or has segments.
     """
-    return _Cutter(data, onnx).message("ModelProto", 0, len(data), 0)
+    return b"".join(_Cutter(data, onnx).message("ModelProto", 0, len(data), 0))
 
 
 def _children(onnx: ModuleType) -> dict[str, dict[int, str]]:
-    """By kind of message, the fields to look into: number -> kind of message."""
+    """By kind of message, the fields to look into: number -> what it is."""
     kinds = ("ModelProto", "GraphProto", "NodeProto", "AttributeProto", "FunctionProto", "TensorProto")
-    children = {
-        kind: {
-            field.number: field.message_type.name
-            for field in getattr(onnx, kind).DESCRIPTOR.fields
-            if field.message_type is not None and field.message_type.name in kinds
-        }
-        for kind in kinds
-    }
-    children["GraphProto"][onnx.GraphProto.DESCRIPTOR.fields_by_name["initializer"].number] = _INITIALISER
-    return children | {_INITIALISER: {}}
+    special = {"doc_string": _IGNORED, "metadata_props": _IGNORED, "segment": _SEGMENT}
+    special |= {f"{of}_data": _VALUES for of in ("raw", "float", "double", "int32", "int64", "uint64", "string")}
+    children: dict[str, dict[int, str]] = {kind: {} for kind in kinds}
+    for kind in kinds:
+        for field in getattr(onnx, kind).DESCRIPTOR.fields:
+            if field.name in special:
+                children[kind][field.number] = special[field.name]
+            elif field.message_type is not None and field.message_type.name in kinds:
+                children[kind][field.number] = field.message_type.name
+    children["GraphProto"][_number(onnx.GraphProto, "initializer")] = _INITIALISER
+    children[_INITIALISER] = children["TensorProto"] | {_number(onnx.TensorProto, "raw_data"): _RAW}
+    return children
+
+
+def _number(message: Any, field: str) -> int:
+    number: int = message.DESCRIPTOR.fields_by_name[field].number
+    return number
 
 
 class _Cutter:
@@ -53,42 +65,42 @@ class _Cutter:
     def __init__(self, data: memoryview, onnx: ModuleType) -> None:
         self._data = data
         self._children = _children(onnx)
-        tensor: Any = onnx.TensorProto
-        numbers = {name: field.number for name, field in tensor.DESCRIPTOR.fields_by_name.items()}
-        self._raw, self._segment = numbers["raw_data"], numbers["segment"]
-        self._values = {number for name, number in numbers.items() if name.endswith("_data")}
-        self._new_segment = tensor.Segment
+        self._segment: Any = onnx.TensorProto.Segment
+        self._segment_number = _number(onnx.TensorProto, "segment")
         self._fields = 0
-        self._kept = 0  # bytes that are not values of tensors
+        self._kept = 0  # bytes of the graph itself
 
-    def message(self, kind: str, begin: int, end: int, depth: int) -> bytes:
-        """The message in bytes `begin` to `end`, without raw data."""
+    def message(self, kind: str, begin: int, end: int, depth: int) -> list[bytes | memoryview]:
+        """The message in bytes `begin` to `end` without raw data, in pieces."""
         if depth > _MAX_DEPTH:
             raise ModelError(f"its graphs are nested more than {_MAX_DEPTH // 3} deep")
-        children, is_tensor = self._children[kind], kind in ("TensorProto", _INITIALISER)
+        children = self._children[kind]
         pieces: list[bytes | memoryview] = []
         position = copied = begin
         while position < end:
             start = position
             tag, position = self._varint(position, end)
-            number, wire = tag >> 3, tag & 7
-            first, position = self._payload(wire, position, end)
-            is_large = number in children or (is_tensor and number in self._values)
-            self._count(0 if is_large else position - start)
-            if wire != _BYTES:
-                continue
-            if is_tensor and number == self._segment:
-                raise ModelError("a tensor is split into segments, which dla does not read")
-            if kind == _INITIALISER and number == self._raw:
-                number, inner = self._segment, self._new_segment(begin=first, end=position).SerializeToString()
-            elif number in children:
-                inner = self.message(children[number], first, position, depth + 1)
-            else:
-                continue
-            pieces += (self._data[copied:start], _varint(number << 3 | _BYTES), _varint(len(inner)), inner)
-            copied = position
+            first, position = self._payload(tag & 7, position, end)
+            child = children.get(tag >> 3) if tag & 7 == _BYTES else None
+            self._count(position - start if child is None else 0)
+            if child is not None and child != _VALUES:
+                pieces.append(self._data[copied:start])
+                pieces += self._instead(child, tag >> 3, first, position, depth)
+                copied = position
         pieces.append(self._data[copied:end])
-        return b"".join(pieces)
+        return pieces
+
+    def _instead(self, child: str, number: int, begin: int, end: int, depth: int) -> list[bytes | memoryview]:
+        """What stands in the place of field `number`, whose value is in bytes `begin` to `end`."""
+        if child == _IGNORED:
+            return []
+        if child == _SEGMENT:
+            raise ModelError("a tensor is split into segments, which dla does not read")
+        if child == _RAW:
+            number, inner = self._segment_number, [self._segment(begin=begin, end=end).SerializeToString()]
+        else:
+            inner = self.message(child, begin, end, depth + 1)
+        return [_varint(number << 3 | _BYTES) + _varint(sum(map(len, inner))), *inner]
 
     def _count(self, size: int) -> None:
         self._fields += 1
@@ -115,6 +127,8 @@ class _Cutter:
 
     def _varint(self, position: int, end: int) -> tuple[int, int]:
         """The number at `position`, seven bits to a byte, and where it ends."""
+        if position < end and self._data[position] < 0x80:  # nearly always
+            return self._data[position], position + 1
         value = 0
         for i in range(min(10, end - position)):
             byte = self._data[position + i]
