@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from dla.compiler import dims
-from dla.compiler.dims import Dim
+from dla.compiler.dims import Dim, Expr, Symbol
 from dla.compiler.graph import Body, Node, TensorType, Value
 from dla.compiler.lower.storage import View
 from dla.compiler.operators import VIEWS, row_of
@@ -77,7 +77,9 @@ def recurrent(lowering: Lowering, node: Node) -> None:
     in_rows = {id(new): state for new, state in zip(after, states, strict=True) if state.in_rows}
     wholes = [(value, lowering.result(out)) for value, out in wanted if id(value) not in in_rows]
     with lowering.loop("step", steps) as counter:
-        step = dims.maximum(steps - 1 - counter, 0) if reverse else counter
+        last = dims.maximum(steps - 1 - counter, 0)
+        backward = Symbol(f"backward#{len(lowering.drafts)}", dims.bound(last))
+        step = lowering.registers.call(backward, last) if reverse and isinstance(last, Expr) else counter
         places = [_row(lowering.view(v), step) for v in sequences] + [s.before(step) for s in states]
         writes = [
             _Write(v, s.after(step), None if s.in_rows else old) for v, s, old in zip(after, states, held, strict=True)
@@ -85,6 +87,8 @@ def recurrent(lowering: Lowering, node: Node) -> None:
         writes += [_Write(v, _row(view, step), None) for v, view in wholes]
         lowering.body(body.graph, [*places, *(lowering.view(v) for v in others)], _targets(body, writes))
         _finish_step(lowering, writes)
+        if step is not counter:
+            lowering.registers.leave(backward)
     for value, out in wanted:
         if id(value) in in_rows:
             lowering.settle(out, in_rows[id(value)].stacked(steps))

@@ -51,12 +51,20 @@ class Registers:
         self._counters[counter] = [Expr((((counter,), 1),))]
         return register
 
+    def call(self, name: Symbol, dim: Expr) -> Expr:
+        """`name` as another name of `dim`, until `leave`: offsets that differ by a constant then have one register."""
+        named = Expr((((name,), 1),))
+        self._held[named] = self.holding(dim)
+        self._counters[name] = []
+        return named
+
     def leave(self, counter: Symbol) -> None:
         """Give back the counter's register, and those of everything computed from it."""
         for dim in self._counters.pop(counter):
             register = self._held.pop(dim, None)
             if register is not None:
                 self._reusable.append(register)
+        self._held.pop(Expr((((counter,), 1),)), None)
 
     def _take(self, *, in_loop: bool) -> Register:
         if in_loop and self._reusable:
