@@ -10,6 +10,7 @@ from dla.compiler.passes.canonicalise import (
     activations,
     arithmetic,
     attention,
+    indices,
     masks,
     norms,
     products,
@@ -20,7 +21,7 @@ from dla.compiler.passes.canonicalise import (
 from dla.compiler.passes.canonicalise.share import share
 from dla.compiler.passes.rewrite import Rule, rewrite
 
-FAMILIES = (views, arithmetic, activations, softmax, norms, rotary, attention, products, masks)
+FAMILIES = (views, arithmetic, indices, activations, softmax, norms, rotary, attention, products, masks)
 """In the order in which their rules are tried on a node."""
 
 RULES: dict[str, list[Rule]] = {}

@@ -207,7 +207,7 @@ def _triangle(array: Array) -> Linear | None:
         lower = ~flat if turned else flat
         first = int(lower[0].sum())
         diagonal = first - 1 if first else -int(np.argmax(lower[:, 0]))
-        if first < columns and lower.any() and np.array_equal(lower, np.tri(*flat.shape, diagonal, dtype=bool)):
+        if first < columns and lower.any() and np.array_equal(lower, np.tri(len(flat), columns, diagonal, dtype=bool)):
             found = Linear((*front, 1, -1), diagonal)
             return found.opposite if turned else found
     return None
