@@ -26,8 +26,8 @@ class NeedsValue(ModelError):
 
     def __init__(self, what: str, source: str) -> None:
         super().__init__(
-            f"its {what} depend on data: the compiler must know them",
-            hint=f"if input {shown(source)} decides them, give its value: --value {shown(source)}=FILE.npy",
+            f"the compiler must know its {what}, not only the program when it runs",
+            hint=f"if input {shown(source)} decides, give its value: --value {shown(source)}=FILE.npy",
         )
         self.source = source
 

@@ -10,7 +10,6 @@ import numpy as np
 from dla.compiler.dims import Dim
 from dla.compiler.graph import Value
 from dla.compiler.onnx.context import Context
-from dla.isa.dtypes import DType
 from dla.isa.errors import ModelError
 
 LONGEST = 1 << 24
@@ -54,7 +53,7 @@ def constant(c: Context, x: Value, low: Sequence[Dim], high: Sequence[Dim]) -> V
     value: Any = c.attribute("value", 0.0)
     if c.has(2):
         value = c.scalar(2, "pad value")
-    value = bool(value) if x.dtype is DType.BOOL else value if x.dtype.is_float else int(value)
+    value = value if x.dtype.is_float else int(value)
     plain = [k for k in range(x.rank) if all(isinstance(d, int) for d in (x.dims[k], low[k], high[k]))]
     before, after = ([_plain(p[k]) if k in plain else 0 for k in range(x.rank)] for p in (low, high))
     x = c.b.pad(x, before, after, value=value)

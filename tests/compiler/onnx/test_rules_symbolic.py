@@ -70,8 +70,8 @@ BODIES = {
     "padded with its edges": """(float[B, S, 2] x) => (float y) {
         pads = Constant <value_ints = [1, 2, 3, 1]> ()  v = Constant <value_float = 0.0> ()
         axes = Constant <value_ints = [1, 2]> ()  y = Pad <mode = "edge"> (x, pads, v, axes) }""",
-    "picked elements": """""(float[B, S, 2] x, int64[B, 1, 2] at) => (float y) {
-        y = GatherElements <axis = 1> (x, at) }""""",
+    "picked elements": """(float[B, S, 2] x, int64[B, 1, 2] at) => (float y) {
+        y = GatherElements <axis = 1> (x, at) }""",
     "picked tokens": "(float[5, 3] table, int64[B, S] ids) => (float y) { y = Gather (table, ids) }",
     "picked by coordinates": """(float[B, S, 2] x, int64[B, 4, 1] at) => (float y) {
         y = GatherND <batch_dims = 1> (x, at) }""",
