@@ -1,4 +1,4 @@
-"""Rules on tensors of fixed size: older operator sets, corners of attributes, types; what ONNX's node tests leave out."""
+"""Rules on tensors of fixed size: older operator sets, corners of attributes, types that node tests leave out."""
 
 from __future__ import annotations
 
