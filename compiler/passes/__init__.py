@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from dla.compiler.passes import canonicalise, dead, fold, layout, precision, unflatten
-from dla.compiler.passes.fuse import batch_norm, concats, epilogue, glu, siblings
+from dla.compiler.passes.fuse import batch_norm, concats, epilogue, glu, rotations, siblings
 
 PASSES: dict[str, Callable[..., Any]] = {
     "dead": dead.run,
@@ -18,6 +18,7 @@ PASSES: dict[str, Callable[..., Any]] = {
     "glu": glu.run,
     "epilogue": epilogue.run,
     "siblings": siblings.run,
+    "rotations": rotations.run,
     "concats": concats.run,
     "precision": precision.run,
 }

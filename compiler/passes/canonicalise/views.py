@@ -51,13 +51,39 @@ def double_reshape(node: Node, b: GraphBuilder) -> Value | None:
 
 
 def transposed_merge(node: Node, b: GraphBuilder) -> Value | None:
-    """Axes are moved before they are merged, so that RESHAPEs come last and meet each other."""
-    merge = source(node).made_by("RESHAPE")
-    groups = merged_axes(source(merge).dims, merge.output.dims) if merge is not None else None
-    if merge is None or groups is None:
+    """Axes are split, then moved, then merged, so that RESHAPEs on either side of a TRANSPOSE meet others."""
+    reshape = source(node).made_by("RESHAPE")
+    if reshape is None:
         return None
+    x, merged = source(reshape), reshape.output.dims
+    groups = merged_axes(x.dims, merged)
+    if groups is None:
+        split = common_split(x.dims, merged)
+        groups = merged_axes(split, merged) if split is not None else None
+        if split is None or groups is None or all(len(g) < 2 for g in groups):
+            return None
+        x = b.reshape(x, split)
     perm = [axis for p in node.attributes["perm"] for axis in groups[p]]
-    return b.reshape(b.transpose(source(merge), perm), node.output.dims)
+    return b.reshape(b.transpose(x, perm), node.output.dims)
+
+
+def common_split(given: Sequence[Dim], wanted: Sequence[Dim]) -> list[Dim] | None:
+    """The coarsest shape, without axes of size 1, from which both shapes are made by merging neighbours; or None."""
+    left, right = ([d for d in shape if d != 1] for shape in (given, wanted))
+    split: list[Dim] = []
+    while left and right:
+        a, b = left.pop(0), right.pop(0)
+        if a == b:
+            split.append(a)
+        elif (rest := dims.divide(b, a)) is not None:
+            split.append(a)
+            right.insert(0, rest)
+        elif (rest := dims.divide(a, b)) is not None:
+            split.append(b)
+            left.insert(0, rest)
+        else:
+            return None
+    return None if left or right else split
 
 
 def merged_axes(given: Sequence[Dim], merged: Sequence[Dim]) -> list[list[int]] | None:

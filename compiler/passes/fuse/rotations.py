@@ -1,0 +1,86 @@
+"""Rotary embeddings of neighbouring heads as one: those of queries and keys, which come from one joint product.
+
+The results are slices of heads of the joint one, which are views.
+"""
+
+from __future__ import annotations
+
+from dla.compiler.builder import GraphBuilder
+from dla.compiler.graph import Graph, Node, Value
+
+_HEADS_BEHIND = (0, 2, 1, 3)  # [B, S, H, D] -> [B, H, S, D]
+
+
+def run(graph: Graph) -> Graph:
+    """`graph` with neighbouring rotations joined."""
+    graph.sweep()
+    b = GraphBuilder(graph=graph)
+    families: dict[tuple[object, ...], list[Node]] = {}
+    for node in graph.nodes:
+        if node.op == "ROPE" and _slice(node) is not None and _only_attended(graph, node.output):
+            tables = tuple(id(v) for v in node.inputs[1:])
+            found = _slice(node)
+            product = found.inputs[0] if found is not None else None
+            families.setdefault((id(product), *tables, node.attributes["interleaved"]), []).append(node)
+    for members in families.values():
+        members.sort(key=_start)
+        while len(members) > 1:
+            first, second, *_ = members
+            members.pop(0)
+            if _start(second) == _start(first) + _width(first):
+                _join(b, first, second)
+                members.pop(0)
+    graph.sweep()
+    return graph
+
+
+def _slice(node: Node) -> Node | None:
+    """The SLICE of columns that ROPE's input is, seen as [B, S, H, D] with heads moved before positions."""
+    x = node.inputs[0]
+    turn = x.made_by("TRANSPOSE") if x is not None else None
+    heads = turn.inputs[0].made_by("RESHAPE") if turn is not None and turn.inputs[0] is not None else None
+    if turn is None or heads is None or tuple(turn.attributes["perm"]) != _HEADS_BEHIND or heads.inputs[0] is None:
+        return None
+    columns, shape = heads.inputs[0].made_by("SLICE"), heads.output.dims
+    if columns is None or columns.output.dims[:2] != shape[:2] or columns.output.rank != 3:
+        return None
+    given = columns.attributes
+    straight = all(k == 1 for k in given["steps"]) and tuple(given["starts"][:2]) == (0, 0)
+    fixed = all(isinstance(d, int) for d in (given["starts"][2], *shape[2:]))
+    product = columns.inputs[0]
+    return columns if straight and fixed and product is not None and product.dims[:2] == shape[:2] else None
+
+
+def _only_attended(graph: Graph, value: Value) -> bool:
+    """Whether only an ATTENTION reads `value`: anything else may want it in a place of its own."""
+    user = graph.only_user(value)
+    return user is not None and user.op == "ATTENTION"
+
+
+def _start(node: Node) -> int:
+    found = _slice(node)
+    assert found is not None, "members of a family read slices"
+    return int(found.attributes["starts"][2])
+
+
+def _width(node: Node) -> int:
+    heads, depth = node.output.dims[1], node.output.dims[3]
+    assert isinstance(heads, int), "_slice asked"
+    assert isinstance(depth, int), "_slice asked"
+    return heads * depth
+
+
+def _join(b: GraphBuilder, first: Node, second: Node) -> None:
+    columns = _slice(first)
+    assert columns is not None, "members of a family read slices"
+    assert columns.inputs[0] is not None, "a SLICE has an input"
+    if first.output.dims[3] != second.output.dims[3]:
+        return
+    b.label, b.order = f"{first.label} + {second.label}"[:200], first.order
+    batch, heads, length, depth = first.output.dims
+    more = second.output.dims[1]
+    rows = b.part(columns.inputs[0], 2, _start(first), _width(first) + _width(second))
+    x = b.transpose(b.reshape(rows, (batch, length, heads + more, depth)), _HEADS_BEHIND)
+    turned = b.emit("ROPE", [x, *first.inputs[1:]], dtype=first.output.dtype, **first.attributes)
+    b.graph.replace(first.output, b.part(turned, 1, 0, heads))
+    b.graph.replace(second.output, b.part(turned, 1, heads, more))
