@@ -160,7 +160,7 @@ class Lowering:
 
     def copy(self, to: View, x: View) -> None:
         """COPY, unless it would copy to where x is already."""
-        if to != x:
+        if to.canonical != x.canonical:
             self.emit(COPY, [to, x])
 
     @contextmanager

@@ -60,6 +60,12 @@ class View:
             and self.strides == strides_of(self.dims)
         )
 
+    @property
+    def canonical(self) -> View:
+        """The view with no step along axes of size 1: what tells whether two views are of the same elements."""
+        strides = tuple(0 if d == 1 else s for d, s in zip(self.dims, self.strides, strict=True))
+        return View(self.storage, self.dims, strides, self.offset)
+
     def transpose(self, perm: Sequence[int]) -> View:
         """With axes in another order."""
         return View(self.storage, tuple(self.dims[k] for k in perm), tuple(self.strides[k] for k in perm), self.offset)
