@@ -10,6 +10,7 @@ Every method infers its result's type at once, so a mistake is reported where it
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -87,6 +88,8 @@ class GraphBuilder:
 
     def fill(self, shape: Sequence[Dim], value: Number | dims.Expr, dtype: DType) -> Value:
         """A tensor full of one number, which may be a symbolic size."""
+        if isinstance(value, float) and not math.isfinite(value):
+            return self.expand(self.constant(value, dtype), shape)  # instructions hold finite numbers only
         return self.emit("FILL", [], shape=tuple(shape), value=value, dtype=dtype)
 
     def iota(

@@ -23,6 +23,7 @@ from dla.compiler.lower.storage import Storage, View, strides_of, whole
 from dla.compiler.operators import GRAPH_ONLY, VIEWS, row_of
 from dla.isa import descriptor as isa
 from dla.isa.descriptor import Segment
+from dla.isa.errors import ModelError
 from dla.isa.instructions import BY_MNEMONIC
 from dla.isa.program import Instruction
 from dla.isa.table import Alias, Role, Row
@@ -134,6 +135,9 @@ class Lowering:
         places = tuple(None if view is None else placed(self.registers, view) for view in operands)
         for view in operands:
             if view is not None:
+                if len(view.dims) > isa.MAX_RANK:
+                    raise ModelError(f"{self.label or row.mnemonic}: a tensor of rank {len(view.dims)}; the machine's "
+                                     f"have at most {isa.MAX_RANK} axes")  # fmt: skip
                 view.storage.touch(len(self.drafts))
         self.drafts.append(Draft(row, sub, places, resolved, self.label))
 

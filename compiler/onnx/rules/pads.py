@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -54,10 +55,11 @@ def constant(c: Context, x: Value, low: Sequence[Dim], high: Sequence[Dim]) -> V
     if c.has(2):
         value = c.scalar(2, "pad value")
     value = value if x.dtype.is_float else int(value)
-    plain = [k for k in range(x.rank) if all(isinstance(d, int) for d in (x.dims[k], low[k], high[k]))]
+    finite = math.isfinite(value)  # PAD holds finite numbers only
+    plain = [k for k in range(x.rank) if all(isinstance(d, int) for d in (x.dims[k], low[k], high[k])) and finite]
     before, after = ([_plain(p[k]) if k in plain else 0 for k in range(x.rank)] for p in (low, high))
-    x = c.b.pad(x, before, after, value=value)
-    for axis in (k for k in range(x.rank) if k not in plain):
+    x = c.b.pad(x, before, after, value=value if finite else 0)
+    for axis in (k for k in range(x.rank) if k not in plain and (low[k], high[k]) != (0, 0)):
         ends = [c.b.fill([*x.dims[:axis], n, *x.dims[axis + 1 :]], value, x.dtype) for n in (low[axis], high[axis])]
         x = c.b.concat([ends[0], x, ends[1]], axis)
     return x
