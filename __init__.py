@@ -5,6 +5,8 @@ import dla
 program = dla.load("model.dlab")        # or a .dla text; dla.assemble(text) for a string
 result = dla.Machine("auto").run(program, {"x": images})
 result["p"]                             # an array
+
+dla.save(dla.compile_model("model.onnx", bounds={"batch": 64}).program, "model.dlab")
 """
 
 from __future__ import annotations
@@ -15,6 +17,10 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from dla.assembler import assemble, disassemble
+    from dla.compiler.api import compile_model
+    from dla.compiler.builder import GraphBuilder
+    from dla.compiler.dims import symbol
+    from dla.compiler.pipeline import Compiled
     from dla.emulator.api import Machine
     from dla.emulator.backend import Session
     from dla.emulator.compare import compare
@@ -39,6 +45,10 @@ __version__ = "0.1.0"
 _HOMES = {
     "assemble": "dla.assembler",
     "disassemble": "dla.assembler",
+    "Compiled": "dla.compiler.pipeline",
+    "GraphBuilder": "dla.compiler.builder",
+    "compile_model": "dla.compiler.api",
+    "symbol": "dla.compiler.dims",
     "Machine": "dla.emulator.api",
     "compare": "dla.emulator.compare",
     "Session": "dla.emulator.backend",
@@ -60,8 +70,10 @@ _HOMES = {
 __all__ = [
     "AssemblyError",
     "BackendError",
+    "Compiled",
     "ContainerError",
     "DlaError",
+    "GraphBuilder",
     "InputError",
     "Machine",
     "ModelError",
@@ -75,9 +87,11 @@ __all__ = [
     "__version__",
     "assemble",
     "compare",
+    "compile_model",
     "disassemble",
     "load",
     "save",
+    "symbol",
     "verify",
 ]
 
@@ -95,7 +109,7 @@ def __dir__() -> list[str]:
 
 
 def load(path: str | Path) -> Program:
-    """The program in a `.dlab` file (by its suffix or its first bytes) or a `.dla` text.
+    """The program in a `.dlab` file (by its suffix or its first bytes) or a `.dla` text. Models: `compile_model`.
 
     Raises InputError if the file cannot be read, ContainerError or AssemblyError if it is not a program.
     """

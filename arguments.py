@@ -3,16 +3,91 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import dla
-from dla.console import note, read_source
+from dla.console import note, read_source, waiting
 from dla.isa.errors import AssemblyError, Diagnostic, InputError
 
 if TYPE_CHECKING:
+    from dla.emulator.result import Result
     from dla.isa.dtypes import Array
     from dla.isa.program import Program
+    from dla.models import Request
+    from dla.options import ModelOptions
+
+
+@dataclass(frozen=True)
+class Source:
+    """What a PROGRAM argument came to: a program, and the .onnx model that it was compiled from.
+
+    `inputs` and `outputs` give the program's name for each of the model's: an identifier.
+    """
+
+    program: Program
+    request: Request | None = None
+    inputs: Mapping[str, str] = field(default_factory=dict)
+    outputs: Mapping[str, str] = field(default_factory=dict)
+
+
+def source(
+    name: str, model: ModelOptions, inputs: tuple[str, ...] = (), sizes: Mapping[str, int] | None = None
+) -> Source:  # fmt: skip
+    """The program in file `name`, or the compiled .onnx model; see `loaded`, `dla.models`.
+
+    What has no bound in the model takes it from `sizes`, or from the shapes of `inputs`. Raises ModelError too.
+    """
+    from dla import models
+
+    if not models.is_model(name):
+        model.refuse(name)
+        return Source(loaded(name))
+    with waiting(f"loading {name}") as tell:
+        request = requested(name, model)
+        bounds = _missing_bounds(request, inputs, sizes or {})
+        if bounds:
+            given = ", ".join(f"{dim} <= {size}" for dim, size in bounds.items())
+            note(f"{given}, as the inputs have it; --bound gives other limits")
+            request = replace(request, bounds={**request.bounds, **bounds})
+        program = models.program_of(request, tell)
+    return Source(program, request, *models.renamed(request, program))
+
+
+def requested(name: str, model: ModelOptions) -> Request:
+    """The .onnx file `name`, and the options as the compiler takes them. Raises InputError."""
+    from dla.models import Request
+
+    bounds, fixed = parsed_dims(model.bounds, "--bound"), parsed_dims(model.fixed, "--fix")
+    return Request(Path(name), bounds, fixed, _values(model.values), model.dtype, model.substitute)
+
+
+def _values(specs: tuple[str, ...]) -> dict[str, Array]:
+    from dla.emulator.tensorfiles import chosen
+
+    found: dict[str, Array] = {}
+    for spec in specs:
+        name, stored = chosen(spec)
+        if name in found:
+            raise InputError(f"--value gives {name} twice", hint="give each input once")
+        found[name] = stored.read()
+    return found
+
+
+def _missing_bounds(request: Request, specs: tuple[str, ...], sizes: Mapping[str, int]) -> dict[str, int]:
+    """A bound for every dim of the model that has none, as far as the sizes of a run tell them."""
+    from dla.emulator.tensorfiles import shapes
+
+    found: dict[str, int] = {}
+    open_dims = list(request.open_dims())
+    given = shapes(specs, request.spellings) if open_dims else {}
+    for dim, name, axis in open_dims:
+        shape = given.get(name, ())
+        size = sizes.get(dim, shape[axis] if axis < len(shape) else 0)
+        if size:
+            found[dim] = max(size, found.get(dim, 0))
+    return found
 
 
 def loaded(name: str, *, text_only: bool = False) -> Program:
@@ -43,26 +118,26 @@ def loaded(name: str, *, text_only: bool = False) -> Program:
 
 
 def inputs_for(
-    program: Program, specs: tuple[str, ...], seed: int | None, dims: Mapping[str, int]
+    found: Source, specs: tuple[str, ...], seed: int | None, dims: Mapping[str, int]
 ) -> dict[str, Array]:  # fmt: skip
     """The inputs that were given and, with a seed, made-up ones for the rest."""
     from dla.emulator.random_inputs import random_inputs
     from dla.emulator.tensorfiles import gather
     from dla.isa.descriptor import Segment
 
-    given = gather(specs, {t.name: t for t in program.in_segment(Segment.INPUT)})
-    return given if seed is None else {**random_inputs(program, seed, dims), **given}
+    given = gather(specs, {t.name: t for t in found.program.in_segment(Segment.INPUT)}, aliases=found.inputs)
+    return given if seed is None else {**random_inputs(found.program, seed, dims), **given}
 
 
-def parsed_dims(specs: tuple[str, ...]) -> dict[str, int]:
+def parsed_dims(specs: tuple[str, ...], option: str = "--set") -> dict[str, int]:
     """`("batch=64",)` as `{"batch": 64}`."""
     dims: dict[str, int] = {}
     for spec in specs:
         name, equals, value = spec.partition("=")
         if not (equals and value.isascii() and value.isdigit() and len(value) < 20):
-            raise InputError(f"--set {spec} does not set a dim", hint="write --set batch=64")
+            raise InputError(f"{option} {spec} does not set a dim", hint=f"write {option} batch=64")
         if dims.setdefault(name, int(value)) != int(value):
-            raise InputError(f"--set gives {name} twice: {dims[name]} and {int(value)}", hint="set each dim once")
+            raise InputError(f"{option} gives {name} twice: {dims[name]} and {int(value)}", hint="set each dim once")
     return dims
 
 
@@ -93,13 +168,31 @@ def tracer(kept: list[dict[str, Any]] | None) -> Callable[[Any], None]:
 def compared_backends(text: str) -> list[str]:
     """What `--backends` names beside the reference."""
     first, *others = text.split(",")
-    if first != "golden" or not others or not set(others) <= {"gpu", "golden-f32"}:
+    if first != "golden" or not others or not set(others) <= {"gpu", "golden-f32", "onnxruntime"}:
         raise InputError(
-            f"--backends {text} compares nothing", hint="write golden,gpu or golden,golden-f32: golden is the reference"
+            f"--backends {text} compares nothing",
+            hint="write golden,gpu (or golden-f32, onnxruntime): golden is the reference",
         )
     return others
 
 
-def machine_called(name: str) -> dla.Machine:
-    """A machine to compare with the reference."""
-    return dla.Machine("golden", accumulate="f32") if name == "golden-f32" else dla.Machine(name, progress=note)
+Runner = Callable[[Mapping[str, "Array"], Mapping[str, int], Mapping[str, "Array"]], "Result"]
+"""Inputs, dims and states of a run -> its result."""
+
+
+def runner(name: str, found: Source) -> Runner:
+    """What runs the program `found` on the machine called `name`, to be compared with the reference."""
+    if name == "onnxruntime":
+        return _on_onnxruntime(found)
+    machine = dla.Machine("golden", accumulate="f32") if name == "golden-f32" else dla.Machine(name, progress=note)
+    return lambda inputs, dims, state: machine.run(found.program, inputs, dims, state)
+
+
+def _on_onnxruntime(found: Source) -> Runner:
+    """The original model on onnxruntime, its inputs and outputs called as in the program."""
+    from dla.emulator.onnxruntime_backend import Original
+
+    if found.request is None:
+        raise InputError("onnxruntime runs .onnx models, and this is a program", hint="leave it out of --backends")
+    original = Original(found.request.path, found.program, (found.inputs, found.outputs), found.request.values)
+    return lambda inputs, dims, state: original.run(inputs, dims)

@@ -6,14 +6,23 @@ The other parts are imported inside the commands, so that `dla --help` does not 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from dla.arguments import compared_backends, inputs_for, loaded, machine_called, machine_for, parsed_dims, tracer
+from dla.arguments import (
+    compared_backends,
+    inputs_for,
+    loaded,
+    machine_for,
+    parsed_dims,
+    requested,
+    runner,
+    source,
+    tracer,
+)
 from dla.console import (
     COMPARISON_FAILED,
-    Command,
     Driver,
     debug_option,
     json_option,
@@ -24,12 +33,17 @@ from dla.console import (
     write_result,
 )
 from dla.isa.errors import InputError
+from dla.options import ModelOptions, explain_option, input_options, model_options
+
+if TYPE_CHECKING:
+    from dla.isa.program import Program
 
 EPILOG = """\b
 A first session, in a clone of the repository:
   dla run programs/vector_add.dla --random 1      run a program on random inputs
   dla asm programs/softmax.dla -o softmax.dlab    text to bytecode
   dla dis softmax.dlab                            and back
+  dla compile model.onnx --bound batch=64         a model to bytecode
   dla isa GEMM                                    what an instruction does
 
 \b
@@ -42,9 +56,10 @@ Exit codes: 0 ok, 1 comparison failed, 2 usage or input, 3 program rejected,
 @click.version_option(package_name="dla")
 @debug_option
 def main() -> None:
-    """Write tensor assembly (.dla), turn it into bytecode (.dlab), run it on NumPy or on a GPU.
+    """Write tensor assembly (.dla) or compile a model (.onnx), and run the bytecode (.dlab) on NumPy or on a GPU.
 
-    A PROGRAM is a .dla or a .dlab file, or - for stdin; its first bytes tell which of the two it is.
+    A PROGRAM is a .dla or a .dlab file, or - for stdin; its first bytes tell which of the two it is. It may be an
+    .onnx model, too, which is compiled first; the result is kept for the next time.
     """
 
 
@@ -52,11 +67,11 @@ def main() -> None:
 
 
 @main.command()
-@click.argument("source", default="-")
+@click.argument("path", metavar="SOURCE", default="-")
 @click.option("-o", "--output", default="-", metavar="FILE", help="Write the .dlab here instead of to stdout.")
 @click.option("--external", metavar="NAME", help="Keep named constants in this .safetensors file, beside the output.")
 @json_option
-def asm(source: str, output: str, external: str | None, as_json: bool) -> None:
+def asm(path: str, output: str, external: str | None, as_json: bool) -> None:
     """Turn text into bytecode, and verify it.
 
     SOURCE is .dla text; - or nothing is stdin. All errors are reported at once, each with its place and a remedy.
@@ -65,26 +80,34 @@ def asm(source: str, output: str, external: str | None, as_json: bool) -> None:
       dla asm net.dla -o net.dlab
       dla asm net.dla | dla inspect -
     """
-    from dla.isa.container import save, write_bytes
     from dla.isa.verifier import verify
 
-    program = loaded(source, text_only=True)
+    program = loaded(path, text_only=True)
     verify(program)
-    if external is not None:
-        if output == "-":
-            raise InputError("--external needs a file to stand beside", hint="add -o FILE.dlab")
-        save(program, Path(output), external=Path(external))
-    elif not (as_json and output == "-"):
-        write_result(write_bytes(program), output, binary=True)
+    if external is not None or not (as_json and output == "-"):
+        write_program(program, output, external)
     if as_json:
         print_json({"name": program.name, "instructions": len(program.instructions), "output": output})
+
+
+def write_program(program: Program, output: str, external: str | None) -> None:
+    """`program` as a .dlab file, its weights beside it in the file `external` if that is asked for."""
+    from dla.isa.container import save, write_bytes
+
+    if output != "-":
+        save(program, Path(output), external=None if external is None else Path(external))
+    elif external is not None:
+        raise InputError("--external needs a file to stand beside", hint="add -o FILE.dlab")
+    else:
+        write_result(write_bytes(program), output, binary=True)
 
 
 @main.command()
 @click.argument("program", default="-")
 @click.option("-o", "--output", default="-", metavar="FILE", help="Write the text here instead of to stdout.")
+@model_options
 @json_option
-def dis(program: str, output: str, as_json: bool) -> None:
+def dis(program: str, output: str, model: ModelOptions, as_json: bool) -> None:
     """Turn bytecode into text again.
 
     The text assembles to the same bytes, names and comments included.
@@ -94,7 +117,7 @@ def dis(program: str, output: str, as_json: bool) -> None:
     """
     from dla.assembler import disassemble
 
-    text = disassemble(loaded(program))
+    text = disassemble(source(program, model).program)
     if as_json:
         print_json({"text": text} if output == "-" else {"output": output})
     if not as_json or output != "-":
@@ -103,8 +126,10 @@ def dis(program: str, output: str, as_json: bool) -> None:
 
 @main.command()
 @click.argument("program", default="-")
+@click.option("--memory", is_flag=True, help="Draw scratch memory over time instead: addresses by instructions.")
+@model_options
 @json_option
-def inspect(program: str, as_json: bool) -> None:
+def inspect(program: str, memory: bool, model: ModelOptions, as_json: bool) -> None:
     """Show what a program contains.
 
     Tensors, segments, instructions, and the work of a run at its largest dims. Branches are counted as if nothing
@@ -114,8 +139,11 @@ def inspect(program: str, as_json: bool) -> None:
     from dla.isa.summary import summarise
     from dla.isa.verifier import verify
 
-    found = loaded(program)
+    found = source(program, model).program
     verify(found)
+    if memory:
+        _show_memory(found, as_json)
+        return
     summary = summarise(found)
     if as_json:
         print_json(report.program_facts(found, summary))
@@ -123,10 +151,22 @@ def inspect(program: str, as_json: bool) -> None:
     show(*report.program_tables(found, summary))
 
 
+def _show_memory(program: Program, as_json: bool) -> None:
+    from dla import report_memory
+    from dla.isa.lifetimes import usage
+
+    used = usage(program)
+    if as_json:
+        print_json(report_memory.memory_facts(program, used))
+    else:
+        show(*report_memory.memory_parts(program, used))
+
+
 @main.command()
 @click.argument("programs", nargs=-1, required=True, metavar="PROGRAM...")
+@model_options
 @json_option
-def verify(programs: tuple[str, ...], as_json: bool) -> None:
+def verify(programs: tuple[str, ...], model: ModelOptions, as_json: bool) -> None:
     """Check that every machine may run a program.
 
     That is: shapes, extents, aliasing, control flow, initialised bytes. Every rejection names its rule, the
@@ -135,7 +175,7 @@ def verify(programs: tuple[str, ...], as_json: bool) -> None:
     from dla.isa.verifier import verify as check
 
     for name in programs:
-        program = loaded(name)
+        program = source(name, model).program
         check(program)
         if not as_json:
             click.echo(f"{name}: ok, {len(program.instructions)} instructions")
@@ -143,22 +183,54 @@ def verify(programs: tuple[str, ...], as_json: bool) -> None:
         print_json({"ok": list(programs)})
 
 
+@main.command("compile")
+@click.argument("path", metavar="MODEL.onnx")
+@click.option("-o", "--output", metavar="FILE",
+              help="Write the .dlab here (- is stdout) instead of to MODEL.dlab in the current folder.")  # fmt: skip
+@click.option("--external", metavar="NAME", help="Keep the weights in this .safetensors file, beside the output.")
+@model_options
+@click.option("--skip", multiple=True, metavar="PASS", help="Leave out this pass.")
+@explain_option
+@json_option
+def compile_(
+    path: str, model: ModelOptions, output: str | None, external: str | None, skip: tuple[str, ...],
+    explain: str | None, as_json: bool,
+) -> None:  # fmt: skip
+    """Turn an ONNX model into bytecode.
+
+    Symbolic dims need a largest value (--bound): one program then serves all sizes up to it. Nothing is written unless
+    the whole model compiles; all operators that dla lacks are named at once.
+
+    \b
+      dla compile model.onnx --bound batch=64 -o model.dlab
+      dla compile model.onnx --fix batch=1 --dtype f16 --external model.safetensors
+      dla compile model.onnx --bound batch=64 --explain fold
+    """
+    from dla import report_compile
+    from dla.isa.summary import summarise
+    from dla.models import renamed
+
+    target = output or f"{Path(path).stem}.dlab"
+    request = requested(path, model)
+    passes = report_compile.Passes()
+    try:
+        with waiting(f"compiling {path}") as tell:
+            compiled = request.compile(skip=skip, explain=passes, progress=tell)
+            names = renamed(request, compiled.program)
+    finally:  # up to the pass that failed, too
+        if explain is not None and not as_json:
+            click.echo(passes.text(explain or None), err=target == "-")
+    if external is not None or not (as_json and target == "-"):
+        write_program(compiled.program, target, external)
+    summary = summarise(compiled.program)
+    if as_json:
+        print_json(report_compile.compiled_facts(compiled, summary, names, passes) | {"output": target})
+        return
+    show(*report_compile.compiled_parts(compiled, summary, names), on_stderr=target == "-")
+    note(f"wrote {target}")
+
+
 # -- machines
-
-
-def input_options(command: Command) -> Command:
-    """Where a program's inputs and named dims come from; the same for every command that runs one."""
-    options = (
-        click.option("-i", "--input", "inputs", multiple=True, metavar="[NAME=]FILE[#KEY]",
-                     help="Read inputs from a .npy, .npz or .safetensors file; NAME=- reads .npy from stdin."),
-        click.option("--random", "seed", type=click.IntRange(0), metavar="SEED",
-                     help="Make up the inputs that are not given."),
-        click.option("--set", "dims", multiple=True, metavar="DIM=N",
-                     help="Set a named dim; otherwise the inputs' shapes do."),
-    )  # fmt: skip
-    for option in reversed(options):
-        command = option(command)
-    return command
 
 
 @main.command()
@@ -177,11 +249,12 @@ def input_options(command: Command) -> Command:
 )
 @click.option("--timeout", type=click.FloatRange(0, min_open=True), metavar="SECONDS",
               help="End with exit code 5 after so long: the run (golden), or a wait inside it (gpu).")  # fmt: skip
+@model_options
 @json_option
 def run(
-    program: str, inputs: tuple[str, ...], seed: int | None, dims: tuple[str, ...], outputs: tuple[str, ...],
-    state_in: str | None, state_out: str | None, backend: str, trace: bool, checked: bool, shuffle: int | None,
-    timeout: float | None, as_json: bool,
+    program: str, model: ModelOptions, inputs: tuple[str, ...], seed: int | None, dims: tuple[str, ...],
+    outputs: tuple[str, ...], state_in: str | None, state_out: str | None, backend: str, trace: bool, checked: bool,
+    shuffle: int | None, timeout: float | None, as_json: bool,
 ) -> None:  # fmt: skip
     """Run a program once; print its outputs, or write them.
 
@@ -189,6 +262,7 @@ def run(
       dla run net.dla --input x=images.npy --output out.npz
       dla run net.dlab -i images=data.safetensors#test_images -i more.npz
       dla run net.dla --random 1 --set batch=64 --trace
+      dla run model.onnx --input x=images.npy --bound batch=64
       dla run chat.dla -i prompt=p.npy --state-in cache.npz --state-out cache.npz
 
     Inputs have exactly the declared dtype; nothing is cast. NumPy's formats have no bf16: .npy and .npz hold it as two
@@ -198,9 +272,11 @@ def run(
     from dla.emulator.tensorfiles import destinations, gather, save
     from dla.isa.descriptor import Segment
 
-    found = loaded(program)
+    sizes = parsed_dims(dims)
+    origin = source(program, model, inputs, sizes)
+    found = origin.program
     states = {t.name: t for t in found.in_segment(Segment.STATE)}
-    places = destinations(outputs, [t.name for t in found.in_segment(Segment.OUTPUT)])
+    places = destinations(outputs, [t.name for t in found.in_segment(Segment.OUTPUT)], aliases=origin.outputs)
     state_places = destinations([state_out] if state_out else [], list(states), "state")
     traced: list[dict[str, Any]] = []
     machine = machine_for(backend, checked=checked, shuffle=shuffle, timeout=timeout,
@@ -209,8 +285,7 @@ def run(
         session = machine.load(found)
     if state_in:
         session.set_state(gather([state_in], states, "state"))
-    sizes = parsed_dims(dims)
-    tensors = inputs_for(found, inputs, seed, sizes)
+    tensors = inputs_for(origin, inputs, seed, sizes)
     with waiting(f"running on {machine.name}"):
         result = session.run(tensors, sizes)
     note(f"{result.backend}: {result.elapsed * 1e3:.3f} ms")
@@ -231,11 +306,13 @@ def run(
 @input_options
 @click.option("--state-in", metavar="FILE", help="Start with these `.state` tensors instead of zeros.")
 @click.option("--backends", default="golden,gpu", show_default=True, metavar="LIST",
-              help="golden, the f64 reference, and those to compare with it: gpu, golden-f32.")  # fmt: skip
+              help="golden, the f64 reference, and those to compare with it: gpu, golden-f32, and onnxruntime for an "
+                   ".onnx model.")  # fmt: skip
+@model_options
 @json_option
 def compare(
-    program: str, inputs: tuple[str, ...], seed: int | None, dims: tuple[str, ...], state_in: str | None,
-    backends: str, as_json: bool,
+    program: str, model: ModelOptions, inputs: tuple[str, ...], seed: int | None, dims: tuple[str, ...],
+    state_in: str | None, backends: str, as_json: bool,
 ) -> None:  # fmt: skip
     """Run a program on several machines, and compare.
 
@@ -245,6 +322,7 @@ def compare(
     \b
       dla compare net.dla --input x=images.npy
       dla compare net.dla --random 1 --backends golden,golden-f32
+      dla compare model.onnx --fix batch=1 --random 1 --backends golden,onnxruntime
     """
     from dla import report
     from dla.emulator.compare import reference
@@ -253,19 +331,20 @@ def compare(
     from dla.isa.verifier import verify
 
     others = compared_backends(backends)
-    machines = {name: machine_called(name) for name in others}
-    found = loaded(program)
-    verify(found)
     sizes = parsed_dims(dims)
-    tensors = inputs_for(found, inputs, seed, sizes)
+    origin = source(program, model, inputs, sizes)
+    found = origin.program
+    runners = {name: runner(name, origin) for name in others}
+    verify(found)
+    tensors = inputs_for(origin, inputs, seed, sizes)
     states = {t.name: t for t in found.in_segment(Segment.STATE)}
     state = gather([state_in], states, "state") if state_in else {}
     with waiting("running the reference"):
         oracle = reference(found, tensors, sizes, state)
     rows = []
-    for name, machine in machines.items():
+    for name, run_on in runners.items():
         with waiting(f"running on {name}"):
-            rows += [(name, c) for c in oracle.compare(machine.run(found, tensors, sizes, state))]
+            rows += [(name, c) for c in oracle.compare(run_on(tensors, sizes, state))]
     note(f"backends: golden (reference), {', '.join(others)}")
     if as_json:
         print_json(report.comparison_facts(rows))

@@ -145,33 +145,39 @@ def note(text: str) -> None:
     click.echo(text, err=True)
 
 
-def show(*parts: Any) -> None:
-    """Tables (rich) and texts on stdout; plain where stdout is no terminal or NO_COLOR is set."""
+def show(*parts: Any, on_stderr: bool = False) -> None:
+    """Tables (rich) and texts on stdout (or stderr); plain where that is no terminal or NO_COLOR is set."""
     from rich.console import Console
 
     # Piped output keeps its columns: 200 are enough for every table here. Names and shapes such as [batch] are text,
     # not rich's markup. Printed by click, because rich ends the process itself where a pipe is closed.
-    console = Console(highlight=False, markup=False, width=None if sys.stdout.isatty() else 200)
+    stream = sys.stderr if on_stderr else sys.stdout
+    console = Console(file=stream, highlight=False, markup=False, width=None if stream.isatty() else 200)
     for part in parts:
         with console.capture() as captured:
             console.print(part)
-        click.echo("\n".join(line.rstrip() for line in captured.get().rstrip("\n").split("\n")), color=True)
+        click.echo("\n".join(line.rstrip() for line in captured.get().rstrip("\n").split("\n")), color=True,
+                   err=on_stderr)  # fmt: skip
 
 
 @contextlib.contextmanager
-def waiting(what: str) -> Iterator[None]:
-    """While the body runs: a spinner on stderr with `what`, from the first second on, where stderr is a terminal."""
+def waiting(what: str) -> Iterator[Callable[[str], None]]:
+    """While the body runs: a spinner on stderr with `what`, from the first second on, where stderr is a terminal.
+
+    Gives a function that tells the step which the body is at.
+    """
     if not sys.stderr.isatty():
-        yield
+        yield lambda step: None
         return
     from rich.console import Console
+    from rich.text import Text  # `what` may name a file, which is no markup
 
-    status = Console(stderr=True).status(what)
+    status = Console(stderr=True).status(Text(what))
     timer = threading.Timer(1.0, status.start)
     timer.daemon = True
     timer.start()
     try:
-        yield
+        yield lambda step: status.update(Text(f"{what}: {step}"))
     finally:
         timer.cancel()
         timer.join()

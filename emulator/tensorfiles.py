@@ -67,15 +67,18 @@ def contents(path: Path) -> dict[str, Stored]:
         raise InputError(f"cannot read '{path}': {error.strerror or error}") from error
 
 
-def gather(specs: Sequence[str], expected: Mapping[str, Tensor], what: str = "input") -> dict[str, Array]:
-    """The tensors that `specs` name, for the program's `expected` tensors.
+def gather(
+    specs: Sequence[str], expected: Mapping[str, Tensor], what: str = "input", aliases: Mapping[str, str] | None = None
+) -> dict[str, Array]:
+    """The tensors that `specs` name, for the program's `expected` tensors; `aliases` are other names of theirs.
 
     A spec is `FILE` (tensors by their names in the file), `NAME=FILE` or `NAME=FILE#KEY`. Data is read only after its
     header is known to fit the declared size, so a small file cannot ask for a large allocation. Raises InputError.
     """
     found: dict[str, Array] = {}
     for spec in specs:
-        for name, stored in _select(spec, expected, what):
+        for given, stored in _select(spec, tuple(expected), what):
+            name = (aliases or {}).get(given, given)
             if name not in expected:
                 raise InputError(
                     f"the program has no {what} '{shown(name)}' (from '{spec}')",
@@ -94,8 +97,28 @@ def gather(specs: Sequence[str], expected: Mapping[str, Tensor], what: str = "in
     return found
 
 
-def _select(spec: str, expected: Mapping[str, Tensor], what: str) -> list[tuple[str, Stored]]:
-    """(name in the program, tensor) for each tensor that one spec names."""
+def shapes(specs: Sequence[str], names: Mapping[str, str]) -> dict[str, tuple[int, ...]]:
+    """The shapes of the tensors that `specs` name, where a file's header tells; `names` maps what each may be called.
+
+    What comes from stdin can be read once, so not here.
+    """
+    expected = tuple(dict.fromkeys(names.values()))
+    found: dict[str, tuple[int, ...]] = {}
+    for spec in specs:
+        if spec.rpartition("=")[2] != "-":
+            found |= {names[name]: stored.shape for name, stored in _select(spec, expected, "input") if name in names}
+    return found
+
+
+def chosen(spec: str) -> tuple[str, Stored]:
+    """The one tensor that `NAME=FILE` or `NAME=FILE#KEY` names, and the name. Raises InputError."""
+    if not spec.partition("=")[1]:
+        raise InputError(f"'{spec}' does not say which input it is for", hint=f"write NAME={spec}")
+    return _select(spec, (), "input")[0]
+
+
+def _select(spec: str, expected: Sequence[str], what: str) -> list[tuple[str, Stored]]:
+    """(name, tensor) for each tensor that one spec names; one without a name is for the only `expected` one."""
     name, equals, rest = spec.partition("=")
     file, _, key = (rest if equals else spec).partition("#")
     stored = contents(Path(file))
@@ -103,7 +126,7 @@ def _select(spec: str, expected: Mapping[str, Tensor], what: str) -> list[tuple[
         if "" in stored:
             if len(expected) != 1:
                 raise InputError(f"'{spec}' does not say which {what} it is for", hint=f"write NAME={spec}")
-            return [(next(iter(expected)), stored[""])]
+            return [(expected[0], stored[""])]
         return [(n, s) for n, s in stored.items() if not key or n == key]
     if key or len(stored) > 1:
         if (key or name) not in stored:
@@ -190,14 +213,18 @@ Destination = tuple[Path, tuple[str, ...]]
 """A file to write, and the names of the tensors that go there."""
 
 
-def destinations(specs: Sequence[str], names: Sequence[str], what: str = "output") -> list[Destination]:
+def destinations(
+    specs: Sequence[str], names: Sequence[str], what: str = "output", aliases: Mapping[str, str] | None = None
+) -> list[Destination]:
     """Where `specs` say that the tensors called `names` go; asked before a run, so that no result is lost to a typo.
 
-    A spec is `FILE` (.npz, .safetensors: every tensor; .npy: the only one) or `NAME=FILE`. Raises InputError.
+    A spec is `FILE` (.npz, .safetensors: every tensor; .npy: the only one) or `NAME=FILE`; `aliases` are other names.
+    Raises InputError.
     """
     found: list[Destination] = []
     for spec in specs:
         name, equals, file = spec.rpartition("=")
+        name = (aliases or {}).get(name, name)
         if equals and name not in names:
             raise InputError(f"the program has no {what} '{name}'", hint=f"its {what}s: {', '.join(names) or 'none'}")
         path, chosen = Path(file), (name,) if equals else tuple(names)

@@ -186,7 +186,7 @@ def test_help_is_there_at_once() -> None:
     code = "import sys; from dla.cli import main\ntry: main(['--help'])\nfinally: print(*sys.modules)"
     out = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout
     assert "Exit codes" in out
-    assert not {"numpy", "lark", "rich", "safetensors", "cupy"} & set(out.split())
+    assert not {"numpy", "lark", "rich", "safetensors", "cupy", "onnx"} & set(out.split())
 
 
 # -- with a GPU

@@ -30,7 +30,7 @@ def assemble(name: str, lowered: Lowered, source: str = "") -> tuple[Program, me
     code = [*lowered.registers.prologue, *(placer.instruction(d, shift) for d in lowered.drafts)]
     comments = tuple(("beside", i + shift, f" {_one_line(d.label)}") for i, d in enumerate(lowered.drafts) if d.label)
     program = Program(
-        names.identifier(name), tuple(code), tuple(tensors), tuple(lowered.registers.dims),
+        identifier(name), tuple(code), tuple(tensors), tuple(lowered.registers.dims),
         {s: n for s, n in sorted(segments.items()) if n}, _constants(lowered.storages),
         debug=Debug(source, comments=comments),
     )  # fmt: skip
@@ -103,7 +103,7 @@ class _Names:
 
     def unique(self, name: str) -> str:
         """`name` as an identifier that nothing else has."""
-        base = self.identifier(name)
+        base = identifier(name)
         chosen, number = base, 1
         while chosen in self._taken:
             number += 1
@@ -111,11 +111,11 @@ class _Names:
         self._taken.add(chosen)
         return chosen
 
-    @staticmethod
-    def identifier(name: str) -> str:
-        """`name` with everything replaced that an identifier cannot have."""
-        plain = re.sub(r"[^A-Za-z0-9_.]", "_", name)[:200] or "t"
-        return plain if is_identifier(plain) else f"t_{plain}"
+
+def identifier(name: str) -> str:
+    """`name` with everything replaced that an identifier cannot have."""
+    plain = re.sub(r"[^A-Za-z0-9_.]", "_", name)[:200] or "t"
+    return plain if is_identifier(plain) else f"t_{plain}"
 
 
 def _one_line(text: str) -> str:

@@ -32,6 +32,11 @@ class Folder:
         self._path = path
         self._files: dict[str, memoryview] = {}
 
+    @property
+    def files(self) -> dict[str, memoryview]:
+        """The contents of the files that tensors were found in, by their paths from the folder."""
+        return dict(self._files)
+
     def values(self, tensor: onnx.TensorProto, nbytes: int) -> memoryview:
         """The `nbytes` bytes of `tensor`, not copied. Raises ModelError."""
         where = f"tensor '{shown(tensor.name)}'"

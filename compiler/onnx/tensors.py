@@ -67,6 +67,11 @@ class Values:
         self._folder = Folder(folder)
         self._embedded = 0
 
+    @property
+    def files(self) -> dict[str, memoryview]:
+        """What the model is read from: its own file, called "", and those of external data by their paths."""
+        return {"": self._data, **self._folder.files}
+
     def check(self, tensor: onnx.TensorProto) -> None:
         """Raise ModelError unless `tensor` has a known type, a possible shape, and values of just that size."""
         self._raw(tensor, _layout(tensor))

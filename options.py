@@ -1,0 +1,93 @@
+"""Options that several commands share."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, cast
+
+import click
+
+from dla.console import Command
+from dla.isa.errors import InputError
+
+
+@dataclass(frozen=True)
+class ModelOptions:
+    """How an .onnx model is to be compiled, as it was typed."""
+
+    bounds: tuple[str, ...] = ()
+    fixed: tuple[str, ...] = ()
+    values: tuple[str, ...] = ()
+    dtype: str | None = None
+    substitute: bool = False
+
+    def refuse(self, name: str) -> None:
+        """Raise InputError if an option is given: `name` is a program, compiled already."""
+        given = {"--bound": self.bounds, "--fix": self.fixed, "--value": self.values, "--dtype": self.dtype,
+                 "--substitute-types": self.substitute}  # fmt: skip
+        for option, value in given.items():
+            if value:
+                raise InputError(f"{option} is for .onnx models, and '{name}' is a program")
+
+
+def input_options(command: Command) -> Command:
+    """Where a program's inputs and named dims come from; the same for every command that runs one."""
+    return _with(command,
+        click.option("-i", "--input", "inputs", multiple=True, metavar="[NAME=]FILE[#KEY]",
+                     help="Read inputs from a .npy, .npz or .safetensors file; NAME=- reads .npy from stdin."),
+        click.option("--random", "seed", type=click.IntRange(0), metavar="SEED",
+                     help="Make up the inputs that are not given."),
+        click.option("--set", "dims", multiple=True, metavar="DIM=N",
+                     help="Set a named dim; otherwise the inputs' shapes do."),
+    )  # fmt: skip
+
+
+def model_options(command: Command) -> Command:
+    """How an .onnx model is compiled: the command gets one `ModelOptions`, called `model`."""
+
+    @functools.wraps(command)
+    def gathered(**given: Any) -> Any:
+        fields = {name: given.pop(name) for name in ModelOptions.__dataclass_fields__}
+        return command(model=ModelOptions(**fields), **given)
+
+    return _with(cast(Command, gathered),
+        click.option("--bound", "bounds", multiple=True, metavar="DIM=N",
+                     help="Of an .onnx model: the largest value of a symbolic dim."),
+        click.option("--fix", "fixed", multiple=True, metavar="DIM=N",
+                     help="Of an .onnx model: the only value of a symbolic dim."),
+        click.option("--value", "values", multiple=True, metavar="NAME=FILE[#KEY]",
+                     help="Of an .onnx model: make this input a constant."),
+        click.option("--dtype", type=click.Choice(["f32", "f16", "bf16"]),
+                     help="Of an .onnx model: the float type to compute in, if not the model's own."),
+        click.option("--substitute-types", "substitute", is_flag=True,
+                     help="Of an .onnx model: hold f64 as f32, i16 and u16 as i32, u32 and u64 as i64."),
+    )  # fmt: skip
+
+
+def explain_option(command: Command) -> Command:
+    """`--explain [PASS]`: None without it, "" for all passes."""
+
+    def known(ctx: click.Context, option: click.Parameter, value: str | None) -> str | None:
+        if value:
+            from dla.compiler.passes import PASSES
+            from dla.isa.names import shown
+
+            if value not in ("import", *PASSES):
+                raise InputError(f"--explain: there is no pass '{shown(value)}'",
+                                 hint=f"the model goes before it; the passes: import, {', '.join(PASSES)}")  # fmt: skip
+        return value
+
+    # Eager, because it may have taken the model for its PASS, and a missing MODEL would be reported first.
+    return _with(command,
+        click.option("--explain", is_flag=False, flag_value="", metavar="[PASS]", is_eager=True, callback=known,
+                     help="Print the graph after each pass, or after this one."),
+    )  # fmt: skip
+
+
+def _with(command: Command, *options: Callable[[Command], Command]) -> Command:
+    """`command` with these options, in this order in its help."""
+    for option in reversed(options):
+        command = option(command)
+    return command
