@@ -23,6 +23,9 @@ PROGRAMS = {
 .output c : T[301, 1024]
 .output d : f32[301, 1024]
 .output e : T[1024, 301]
+.output f : T[301, 1024]
+.output g : T[301, 256]
+.output h : T[301, 256]
 main:
     EW.add   a, x, z
     EW.mul   a, a, row
@@ -31,6 +34,8 @@ main:
     ACT.gelu c, x
     COPY     d, x
     COPY     e, x.T
+    ACT.selu f, x
+    RNN.lstm g, h, x, z[:, :256]
     HALT
 """,
     "lines": """
@@ -59,10 +64,14 @@ main:
 .output y : T[2, 259, 264]
 .output t : T[2, 259, 264]
 .output conv : T[2, 15, 15, 72]
+.output u : T[2, 259, 132]
+.output s : T[259, 132]
 .output back : T[2, 61, 60, 72]
 main:
     GEMM y, x, w   bias=bias act=relu
     GEMM t, x, v.T alpha=0.5
+    GEMM.glu u, x, w unit=silu bias=bias[:132]
+    GEMM.glu s, x[1], v.T unit=gelu alpha=0.25
     CONV conv, image, kernel strides=[2, 2] pads=[1, 1, 1, 1] act=silu
     CONV back, image, kernel gaps=[1, 1] pads=[2, 1, 2, 2]
     HALT
