@@ -1,0 +1,72 @@
+"""Whole networks, exported by torch, compiled and run: the results are torch's and onnxruntime's, at every size."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pytest
+
+from dla.compiler.api import compile_model
+from dla.emulator.api import Machine
+from dla.isa.descriptor import Segment
+
+if TYPE_CHECKING:
+    from dla.compiler.pipeline import Compiled
+    from networks.conftest import Exported
+
+BOUNDS = {"batch": 4, "sequence": 16, "past_sequence": 12, "total_sequence": 28}
+TOLERANCE = 1e-4
+"""Of the largest output: torch computes in f32, and its order of sums is another."""
+
+
+def compiled(network: Exported, **options: object) -> Compiled:
+    """The network's program, for every size up to the bounds."""
+    import onnx
+
+    graph = onnx.load(network.path, load_external_data=False).graph
+    names = {d.dim_param for i in graph.input for d in i.type.tensor_type.shape.dim if d.dim_param}
+    return compile_model(network.path, bounds={n: BOUNDS[n] for n in names}, **options)
+
+
+def results(network: Exported, found: Compiled, run: int, **machine: object) -> dict[str, np.ndarray]:
+    """Outputs of the compiled network by the model's own names."""
+    program = found.program
+    places = dict(zip(found.graph.inputs, program.in_segment(Segment.INPUT), strict=True))
+    inputs = {places[name].name: network.runs[run].inputs[name] for name in places}
+    result = Machine("golden", **machine).run(program, inputs)
+    return dict(zip(found.graph.outputs, result.outputs.values(), strict=True))
+
+
+def test_one_program_gives_what_torch_gives_at_every_size(network: Exported) -> None:
+    """One compilation serves the example's sizes and others."""
+    found = compiled(network)
+    for number, run in enumerate(network.runs):
+        got = results(network, found, number)
+        for name, expected in run.expected.items():
+            assert got[name].shape == expected.shape
+            scale = float(np.max(np.abs(expected), initial=1.0))
+            np.testing.assert_allclose(got[name], expected, rtol=TOLERANCE, atol=TOLERANCE * scale, err_msg=name)
+            if name == "logits":
+                np.testing.assert_array_equal(got[name].argmax(-1), expected.argmax(-1))
+
+
+def test_the_memory_plan_is_near_the_optimum(network: Exported) -> None:
+    """At most 1.10 times the largest sum of what is alive together."""
+    plan = compiled(network).memory
+    assert plan.size <= 1.10 * plan.lower_bound
+
+
+def test_no_shape_arithmetic_is_left(network: Exported) -> None:
+    """What ONNX computes shapes with never becomes tensor instructions on integers of rank 1."""
+    program = compiled(network).program
+    for instruction in program.instructions:
+        if instruction.row.mnemonic == "EW":
+            out = instruction.operands[0]
+            assert out is None or out.dtype.is_float or out.rank != 1 or out.elements > 8
+
+
+def count(found: Compiled) -> Counter[str]:
+    """Instructions by mnemonic, without control."""
+    return Counter(i.row.mnemonic for i in found.program.instructions if i.row.operands)
