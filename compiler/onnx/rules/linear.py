@@ -97,25 +97,4 @@ def _signed(b: GraphBuilder, x: Value, zero: Value | None) -> tuple[Value, Value
     return moved, b.constant(-128, DType.I32) if wide is None else b.sub(wide, 128)
 
 
-def row_zero(b: GraphBuilder, zero: Value | None, x: Value) -> Value | None:
-    """The zero point of a left matrix: one per row becomes a column."""
-    if zero is None:
-        return None
-    if zero.type.elements == 1:
-        return b.reshape(zero, ())
-    return b.unsqueeze(zero, 1) if zero.rank == 1 else zero
-
-
-def column_zero(b: GraphBuilder, zero: Value | None) -> Value | None:
-    """The zero point of a right matrix: one per column is a row as it is."""
-    return None if zero is None else b.reshape(zero, ()) if zero.type.elements == 1 else zero
-
-
-def matmul_integer(c: Context) -> Value:
-    """The i32 product of 8-bit matrices less their zero points."""
-    if c[0].rank < 2 or c[1].rank < 2:
-        raise ModelError("a product with a vector")
-    return integer_product(c.b, c[0], c[1], row_zero(c.b, c.optional(2), c[0]), column_zero(c.b, c.optional(3)))
-
-
-RULES: dict[str, Callable[[Context], Any]] = {"Gemm": gemm, "MatMul": matmul, "MatMulInteger": matmul_integer}
+RULES: dict[str, Callable[[Context], Any]] = {"Gemm": gemm, "MatMul": matmul}

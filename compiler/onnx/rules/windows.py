@@ -158,12 +158,12 @@ def _with_gaps(b: GraphBuilder, x: Value, gap: int) -> Value:
 def conv(c: Context) -> Value:
     """Cross-correlation."""
     x, w, bias = c[0], c[1], c.optional(2)
-    groups = _check(c, x, w, w.dims[1:2], x.dims[1:2])
+    groups = kernels_fit(c, x, w, w.dims[1:2], x.dims[1:2])
     window = window_of(c, w.dims[2:], x.dims[2:])
     return channels_first(c.b, convolve(c.b, channels_last(c.b, x), channels_last(c.b, w), bias, window, groups))
 
 
-def _check(c: Context, x: Value, w: Value, depth: Sequence[Dim], channels: Sequence[Dim]) -> int:
+def kernels_fit(c: Context, x: Value, w: Value, depth: Sequence[Dim], channels: Sequence[Dim]) -> int:
     """The number of groups. Raises ModelError where input and kernels do not fit each other."""
     groups = int(c.attribute("group", 1))
     if x.rank != w.rank or x.rank < 3 or groups < 1 or depth[0] * groups != channels[0]:
@@ -177,7 +177,7 @@ def _check(c: Context, x: Value, w: Value, depth: Sequence[Dim], channels: Seque
 def conv_transpose(c: Context) -> Value:
     """The gradient of a convolution by its input: one over x with zeros between its elements, with turned kernels."""
     x, w, bias = c[0], c[1], c.optional(2)
-    groups = _check(c, x, w, w.dims[:1], [x.dims[1] * int(c.attribute("group", 1))])
+    groups = kernels_fit(c, x, w, w.dims[:1], [x.dims[1] * int(c.attribute("group", 1))])
     if fixed(w.dims[:1])[0] % groups:
         raise ModelError(f"kernels {w.type} in {groups} groups")
     window, crop = _transposed(c, window_of(c, w.dims[2:], x.dims[2:], kind="NOTSET"), fixed(x.dims[2:]))
