@@ -97,7 +97,7 @@ def _gaps_fit(site: Site) -> bool:
 
 
 def _flops(dims: Mapping[str, int], attributes: Mapping[str, Any]) -> int:
-    among = math.prod(gap + 1 for gap in attributes["gaps"])  # one element of x among so many that a window sees
+    among: int = math.prod(gap + 1 for gap in attributes["gaps"])  # one element of x among so many that a window sees
     return 2 * dims["out"] * dims["w"] // max(1, dims["O"]) // among
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 import numpy as np
@@ -29,10 +28,10 @@ def semantics(out: Out, x: Array, indices: Array, weights: Array, *, axis: int) 
     """The x with axis resampled by tables [P, K] of indices and weights, in the accumulator type."""
     n = x.shape[axis]
     outside = (indices < 0) | (indices >= n)
-    if np.any(outside) and math.prod(out.shape):
-        raise Trap("index", f"RESIZE: index {indices[outside].flat[0]} is not from 0 to {n - 1}")
-    if not math.prod(out.shape):
+    if 0 in out.shape:
         return np.zeros(out.shape, x.dtype)
+    if np.any(outside):
+        raise Trap("index", f"RESIZE: index {indices[outside].flat[0]} is not from 0 to {n - 1}")
     with np.errstate(all="ignore"):
         return interpolate(x, indices, weights, axis)
 
