@@ -69,14 +69,24 @@ def non_zero(c: Context) -> Value:
 
 
 def gather_elements(c: Context) -> Value:
-    """out[p] = x[p with the axis' entry replaced by indices[p]]."""
-    x = c[0]
+    """The elements of x at p with the axis' entry replaced by indices[p], for every position p of indices."""
+    x, indices = c[0], c[1]
     axis = c.axis(int(c.attribute("axis", 0)), x.rank)
-    indices = c.b.cast(from_start(c, c[1], x.dims[axis]), DType.I64)
     if indices.rank != x.rank:
         raise ModelError(f"indices {indices.type} for {x.type}: their ranks differ")
-    places = [indices if k == axis else None for k in range(x.rank)]
-    return c.b.gather(c.b.reshape(x, [x.type.elements]), flat_index(c, places, x.dims, indices.dims))
+    sizes, shape = x.dims, indices.dims
+    if (*shape[:axis], *shape[axis + 1 :]) == (*sizes[:axis], *sizes[axis + 1 :]):
+        # All of the other axes: those before and those after the axis count as one.
+        sizes, shape = _three(sizes, axis), _three(shape, axis)
+        indices, axis = c.b.reshape(indices, shape), 1
+    at = c.b.cast(from_start(c, indices, sizes[axis]), DType.I64)
+    places = [at if k == axis else None for k in range(len(sizes))]
+    picked = c.b.gather(c.b.reshape(x, [x.type.elements]), flat_index(c, places, sizes, shape))
+    return c.b.reshape(picked, c[1].dims)
+
+
+def _three(sizes: Sequence[Dim], axis: int) -> tuple[Dim, ...]:
+    return dims.product(sizes[:axis]), sizes[axis], dims.product(sizes[axis + 1 :])
 
 
 def flat_index(c: Context, places: Sequence[Value | None], sizes: Sequence[Dim], shape: Sequence[Dim]) -> Value:

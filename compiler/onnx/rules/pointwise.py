@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
+import onnx
 
 from dla.compiler.graph import Value
 from dla.compiler.onnx.context import Context
@@ -162,6 +163,19 @@ def cast(c: Context) -> Value:
     return c.b.cast(c[0], c.element_type(c.required("to")))
 
 
+def bit_cast(c: Context) -> Value:
+    """The same bits as another type of the same size, where that is the same as a conversion, or known."""
+    x, dtype = c[0], c.element_type(c.required("to"))
+    held = onnx.helper.tensor_dtype_to_np_dtype(c.required("to"))
+    if dtype.numpy != held or dtype.itemsize != x.dtype.itemsize:
+        raise ModelError(f"the bits of {x.dtype.text} as {held}, which the machine has not in as many bits")
+    if x.constant is not None:
+        return c.b.constant(x.constant.view(dtype.numpy))
+    if x.dtype.is_float is not dtype.is_float or (x.dtype.is_float and x.dtype is not dtype):
+        raise ModelError(f"the machine has no instruction that takes the bits of {x.dtype.text} for {dtype.text}")
+    return c.b.cast(x, dtype)
+
+
 def bitwise(kind: str, *, bools: bool) -> Callable[[Context], Value]:
     """And, or, xor of bools, or of integers bit by bit."""
 
@@ -193,6 +207,7 @@ RULES: dict[str, Callable[[Context], Any]] = {
     "Asinh": _act("asinh"),
     "Atan": _act("atan"),
     "Atanh": _act("atanh"),
+    "BitCast": bit_cast,
     "BitShift": bit_shift,
     "BitwiseAnd": bitwise("and", bools=False),
     "BitwiseNot": _act("not"),

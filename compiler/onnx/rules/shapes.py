@@ -31,6 +31,12 @@ def reshape(c: Context) -> Value:
         if size is None:
             raise ModelError(f"{x.type} cannot be reshaped to {shape_text(wanted)}: -1 stands for no whole number")
         wanted[free[0]] = size
+    if dims.product(wanted) != x.type.elements:
+        fixed = dims.symbols(x.dims) and not dims.symbols(wanted)
+        raise ModelError(
+            f"{x.type} cannot be reshaped to {shape_text(wanted)}",
+            hint="the model's own shapes hold for one size only: --fix NAME=SIZE" if fixed else None,
+        )
     return c.b.reshape(x, wanted)
 
 

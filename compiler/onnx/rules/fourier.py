@@ -1,0 +1,83 @@
+"""Discrete Fourier transforms: products with matrices made here in f64."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from dla.compiler.graph import Value
+from dla.compiler.onnx.context import Context
+from dla.isa.dtypes import Array
+from dla.isa.errors import ModelError
+
+LONGEST = 4096
+"""Elements of a transform: a matrix has four times their square."""
+
+
+def dft(c: Context) -> Value:
+    """Along one axis of x [..., 1 or 2], whose last axis holds real and imaginary part."""
+    x = c[0]
+    given = c.scalar(2, "axis") if c.has(2) else c.attribute("axis", -2 if c.opset >= 20 else 1)
+    axis = c.axis(int(given), x.rank)
+    size = _plain(x, axis)
+    inverse, onesided = bool(c.attribute("inverse", 0)), bool(c.attribute("onesided", 0))
+    usual = 2 * (size - 1) if inverse and onesided else size
+    length = int(c.scalar(1, "length")) if c.has(1) else usual
+    return transformed(c, x, axis, length, inverse=inverse, onesided=onesided)
+
+
+def stft(c: Context) -> Value:
+    """Transforms of overlapping frames of signals [B, L, 1 or 2]: [B, frames, bins, 2]."""
+    x, step = c[0], int(c.scalar(1, "frame step"))
+    window = c.optional(2)
+    size = _plain(x, 1)
+    length = int(c.scalar(3, "frame length")) if c.has(3) else size if window is None else _plain(window, 0)
+    count = (size - length) // step + 1 if 0 < length <= size and step > 0 else 0
+    if count < 1 or (window is not None and window.dims != (length,)):
+        raise ModelError(f"frames of {length} elements every {step} of {x.type}")
+    at = np.arange(count)[:, None] * step + np.arange(length)
+    frames = c.b.gather(x, c.b.constant(at), 1)
+    if window is not None:
+        frames = c.b.mul(frames, c.b.reshape(window, [length, 1]))
+    return transformed(c, frames, 2, length, inverse=False, onesided=bool(c.attribute("onesided", 1)))
+
+
+def transformed(c: Context, x: Value, axis: int, length: int, *, inverse: bool, onesided: bool) -> Value:
+    """The transform of x along `axis`, cut or filled up with zeros to `length`."""
+    size, parts = _plain(x, axis), _plain(x, x.rank - 1)
+    if parts not in (1, 2) or axis == x.rank - 1 or not 1 <= length <= LONGEST or size > LONGEST:
+        raise ModelError(f"a transform of length {length} along axis {axis} of {x.type}")
+    table = matrix(size, parts, length, inverse=inverse, onesided=onesided)
+    bins, made = table.shape[2:]
+    moved = [k for k in range(x.rank - 1) if k != axis]
+    rows = c.b.transpose(x, [*moved, axis, x.rank - 1])
+    rows = c.b.reshape(rows, [*rows.dims[:-2], size * parts])
+    flat = c.b.constant(table.reshape(size * parts, bins * made), x.dtype)
+    result = c.b.reshape(c.b.matmul(rows, flat), [*rows.dims[:-1], bins, made])
+    back = [0] * x.rank
+    for k, a in enumerate([*moved, axis, x.rank - 1]):
+        back[a] = k
+    return c.b.transpose(result, back)
+
+
+def matrix(size: int, parts: int, length: int, *, inverse: bool, onesided: bool) -> Array:
+    """[size, parts, bins, parts of the result]: what each real and imaginary unit becomes."""
+    units = np.eye(size)[:, None, :] * np.array([1, 1j])[:parts, None]
+    if inverse and onesided:
+        return np.asarray(np.fft.irfft(units, n=length)[..., None])
+    found = np.fft.ifft(units, n=length) if inverse else np.fft.fft(units, n=length)
+    if onesided:
+        found = found[..., : length // 2 + 1]
+    return np.stack([found.real, found.imag], axis=-1)
+
+
+def _plain(x: Value, axis: int) -> int:
+    size = x.dims[axis] if axis < x.rank else None
+    if not isinstance(size, int):
+        raise ModelError(f"axis {axis} of {x.type} must have a known size", hint="fix this dim: --fix NAME=SIZE")
+    return size
+
+
+RULES: dict[str, Callable[[Context], Any]] = {"DFT": dft, "STFT": stft}
