@@ -51,7 +51,9 @@ def export(
         # A model "for evaluation" has its batch norms folded; one whose mode is preserved has not.
         training = torch.onnx.TrainingMode.EVAL if optimize else torch.onnx.TrainingMode.PRESERVE
         options |= {"do_constant_folding": optimize, "training": training}
-    with _quiet(), torch.no_grad():
+    # Gradients stay on, as where people call the exporter: without them nn.MultiheadAttention takes a path that the
+    # older exporter cannot export.
+    with _quiet():
         torch.onnx.export(model, inputs, str(path), opset_version=opset, **options)
 
 

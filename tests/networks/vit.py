@@ -105,8 +105,8 @@ def _vit(config: Config, batch: int) -> Network:
 
 
 def small(attention: str = "multihead") -> Network:
-    """Two layers of 24 channels; 16 x 16 images in patches of 4 x 4."""
-    return _vit(Config(2, 24, 3, 48, image=16, patch=4, classes=10, attention=attention), batch=2)
+    """Two layers of 32 channels; 16 x 16 images in patches of 4 x 4."""
+    return _vit(Config(2, 32, 4, 64, image=16, patch=4, classes=10, attention=attention), batch=2)
 
 
 def full(attention: str = "multihead") -> Network:
