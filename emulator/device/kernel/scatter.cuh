@@ -127,10 +127,34 @@ struct ScatterHandler {
     };
     static_assert(sizeof(Scratch) <= SCRATCH_BYTES, "sums and hits fit in shared memory");
     static constexpr u32 AT_ONCE = 4;  // indices under way in a thread
+    static constexpr u32 COPIES = 8;   // and elements
 
     static DEV u32 tiles(const ScatterArgs& args) {
         const ScatterShape s(args);
         return static_cast<u32>(s.across() * s.bands);
+    }
+
+    // Copies every `step`-th element of a column, from row `begin` to `end`. Several loads are under way before the first
+    // store: the compiler may not move them ahead of it.
+    template <class T> static DEV void copy_column(const Tensor& out, i64 to, const Tensor& x, i64 from, u32 axis, i64 begin, i64 end,
+                                                   u32 step) {
+        const i64 out_stride = out.strides[axis], x_stride = x.strides[axis];
+#pragma unroll 1
+        for (i64 first = begin; first < end; first += COPIES * step) {
+            T value[COPIES];
+#pragma unroll
+            for (u32 k = 0; k < COPIES; ++k) {
+                const i64 row = first + k * step;
+                const char* p = element(x, from + row * x_stride);
+                value[k] = row < end && in_bounds(x, p) ? *reinterpret_cast<const T*>(p) : T(0);
+            }
+#pragma unroll
+            for (u32 k = 0; k < COPIES; ++k) {
+                const i64 row = first + k * step;
+                char* p = element(out, to + row * out_stride);
+                if (row < end && in_bounds(out, p)) *reinterpret_cast<T*>(p) = value[k];
+            }
+        }
     }
 
     // Copies the tile's elements: neighbouring threads take neighbours along the axis or across it, as they lie in memory.
@@ -144,12 +168,16 @@ struct ScatterHandler {
             while (lanes < WORKER_THREADS && lanes < height) lanes *= 2;
         }
         const u32 across = WORKER_THREADS / lanes, first = along ? block.thread() / lanes : block.thread() % s.width;
+        const i64 begin = row + (along ? block.thread() % lanes : block.thread() / s.width), end = row + height;
 #pragma unroll 1
         for (u32 c = first; c < s.width && column + c < s.columns; c += across) {
             const i64 to = scatter_column(out, out, s.axis, column + c), from = scatter_column(x, out, s.axis, column + c);
-#pragma unroll 4
-            for (i64 r = row + (along ? block.thread() % lanes : block.thread() / s.width); r < row + height; r += lanes)
-                move_element(out, to + r * out.strides[s.axis], x, from + r * x.strides[s.axis]);
+            switch (out.item_bytes) {
+                case 1: copy_column<u8>(out, to, x, from, s.axis, begin, end, lanes); break;
+                case 2: copy_column<u16>(out, to, x, from, s.axis, begin, end, lanes); break;
+                case 4: copy_column<u32>(out, to, x, from, s.axis, begin, end, lanes); break;
+                default: copy_column<u64>(out, to, x, from, s.axis, begin, end, lanes); break;
+            }
         }
     }
 
@@ -210,7 +238,7 @@ struct ScatterHandler {
         }
     }
 
-    // Whether the indices repeat along all axes but the one, and there are any.
+    // Whether the indices repeat along all axes but the one.
     static DEV bool shared_indices(const Tensor& indices, u32 axis) {
         bool same = true;
 #pragma unroll 1
