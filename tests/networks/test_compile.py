@@ -10,6 +10,7 @@ import pytest
 
 from dla.compiler.api import compile_model
 from dla.emulator.api import Machine
+from dla.emulator.compare import reference
 from dla.isa.descriptor import Segment
 
 if TYPE_CHECKING:
@@ -70,3 +71,14 @@ def test_no_shape_arithmetic_is_left(network: Exported) -> None:
 def count(found: Compiled) -> Counter[str]:
     """Instructions by mnemonic, without control."""
     return Counter(i.row.mnemonic for i in found.program.instructions if i.row.operands)
+
+
+@pytest.mark.gpu
+def test_the_gpu_gives_what_the_golden_machine_gives(network: Exported) -> None:
+    """Within the bounds that follow from the instructions, at every size."""
+    found = compiled(network)
+    places = dict(zip(found.graph.inputs, found.program.in_segment(Segment.INPUT), strict=True))
+    for run in network.runs:
+        inputs = {places[name].name: run.inputs[name] for name in places}
+        result = Machine("gpu").run(found.program, inputs)
+        assert all(c.ok for c in reference(found.program, inputs).compare(result))
