@@ -65,7 +65,7 @@ def hard_sigmoid(node: Node, b: GraphBuilder) -> Value | None:
     clip = clamped(node.output) if node.output.dtype.is_float else None
     if clip is None or clip[1:] != (0.0, 1.0):
         return None
-    for x in below(clip[0]):
+    for x in reversed(list(below(clip[0]))):
         slope = polynomial(clip[0], [x])
         if x.type == node.output.type and slope is not None and slope.keys() == {(0,), (1,)} and slope[(0,)] == 0.5:
             return b.act("hard_sigmoid", x, slope[(1,)])

@@ -7,14 +7,17 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+import numpy as np
+
 from dla.compiler.builder import GraphBuilder
 from dla.compiler.graph import Node, Value
-from dla.compiler.passes.canonicalise.masks import MASKED, causal_position
+from dla.compiler.passes.canonicalise.masks import MASKED
 from dla.compiler.passes.canonicalise.match import DEPTH, commuted, number, scaled, source
 from dla.compiler.passes.canonicalise.views import transposed
+from dla.isa.dtypes import DType
 
-LOWEST = -1e9
-"""Scores from here on down absorb what is added to them, so that choosing one is as good as adding it."""
+LOWEST = float(np.finfo(np.float32).min)
+"""Added to any score it is itself: a row of it only has equal scores, as if it had been chosen."""
 
 
 @dataclass(frozen=True)
@@ -96,18 +99,20 @@ def _scores(value: Value, b: GraphBuilder, depth: int = DEPTH) -> Scores | None:
 
 
 def _chosen(node: Node, b: GraphBuilder, depth: int) -> Scores | None:
-    """A choice between scores and a constant that stands for -infinity."""
+    """A choice between scores and a constant that stands for -infinity.
+
+    Any such number but -infinity itself gives equal probabilities to a row that has nothing else.
+    """
     for index in (1, 2):
         low = number(source(node, 3 - index))
         if low is None or low > MASKED:
             continue
         found = _scores(source(node, index), b, depth - 1) if source(node, index).dims == node.output.dims else None
         if found is not None:
-            choices = (0.0, low) if index == 1 else (low, 0.0)
-            like = node.output.dtype
-            mask = b.select(source(node), *(b.constant(c, like) for c in choices))
-            if low <= LOWEST or causal_position(mask) is not None:
-                return replace(found, masks=(*found.masks, mask))
+            hidden = low if math.isinf(low) else LOWEST
+            choices = (0.0, hidden) if index == 1 else (hidden, 0.0)
+            mask = b.select(source(node), *(b.constant(c, DType.F32) for c in choices))
+            return replace(found, masks=(*found.masks, mask))
     return None
 
 
@@ -117,7 +122,7 @@ def _one_mask(masks: Sequence[Value], rank: int, b: GraphBuilder) -> Value | Non
         return None
     total, *rest = masks
     for mask in rest:
-        total = b.add(total, mask)
+        total = b.add(*(b.cast(m, DType.F32) if total.dtype is not mask.dtype else m for m in (total, mask)))
     total = b.reshape(total, (*(1,) * (rank - total.rank), *total.dims))
     return b.unsqueeze(total, 1) if rank == 3 else total
 
@@ -132,26 +137,16 @@ def grouped_heads(node: Node, b: GraphBuilder) -> Value | None:
 
 
 def _unrepeated(value: Value, b: GraphBuilder) -> Value | None:
-    """The x [B, HK, T, D] where `value` [B, H, T, D] repeats each head of it; or likewise under a TRANSPOSE."""
-    turn = value.made_by("TRANSPOSE")
-    if turn is not None and tuple(turn.attributes["perm"]) == (0, 2, 1, 3):
-        inner = _repeated_axis(source(turn), 2, b)
-        return b.transpose(inner, (0, 2, 1, 3)) if inner is not None else None
-    return _repeated_axis(value, 1, b)
-
-
-def _repeated_axis(value: Value, axis: int, b: GraphBuilder) -> Value | None:
-    """The x where RESHAPE(EXPAND(x with an axis of size 1 after `axis`)) is `value`."""
+    """The x [B, HK, T, D] where `value` is RESHAPE(EXPAND(x with an axis of size 1 after its heads))."""
     merge = value.made_by("RESHAPE")
     repeat = source(merge).made_by("EXPAND") if merge is not None else None
     if repeat is None or repeat.output.rank != 5:
         return None
     given, wide = source(repeat).dims, repeat.output.dims
-    once = (*wide[: axis + 1], 1, *wide[axis + 2 :])
-    merged = (*wide[:axis], wide[axis] * wide[axis + 1], *wide[axis + 2 :])
-    if given != once or merged != value.dims or not isinstance(wide[axis], int):
+    once, merged = (*wide[:2], 1, *wide[3:]), (wide[0], wide[1] * wide[2], *wide[3:])
+    if given != once or merged != value.dims or not isinstance(wide[1], int):
         return None
-    return b.reshape(source(repeat), (*given[: axis + 1], *given[axis + 2 :]))
+    return b.reshape(source(repeat), (*given[:2], *given[3:]))
 
 
 RULES = {"GEMM": (attention,), "ATTENTION": (grouped_heads,)}

@@ -23,12 +23,10 @@ def whole(node: Node, b: GraphBuilder) -> Value | None:
     for left, right in commuted(node.output, "add"):
         for x, cos in commuted(left, "mul"):
             for turned, sin in commuted(right, "mul"):
-                order = signed_order(turned, x) if x.type == turned.type == node.output.type else None
-                if order is None or order.shape != x.dims[-1:]:
-                    continue
-                for interleaved in (False, True):
-                    if np.array_equal(order, _rotated(len(order), interleaved)):
-                        return _rope(x, cos, sin, interleaved, b)
+                if x.type == turned.type == node.output.type:
+                    for interleaved in (False, True):
+                        if _is_turned(turned, x, interleaved):
+                            return _rope(x, cos, sin, interleaved, b)
     return None
 
 
@@ -120,12 +118,20 @@ def _moved(node: Node, orders: Sequence[Array], lead: int) -> Array | None:
     return orders[0][tuple(slice(s, s + (n - 1) * k + 1, k) for s, n, k in cuts)]
 
 
-def _rotated(width: int, interleaved: bool) -> Array:
-    """The signed order of a rotated row: (-b, a) for each pair."""
-    order = np.arange(1, width + 1)
-    if interleaved:
-        return np.stack([-order[1::2], order[0 : width - 1 : 2]], -1).reshape(-1)
-    return np.concatenate([-order[width // 2 :], order[: width // 2]])
+def _is_turned(turned: Value, x: Value, interleaved: bool) -> bool:
+    """Whether `turned` is (-b, a) for each pair of `x`; both may be views of the same tensor."""
+    for root in _sources(x):
+        given, found = signed_order(x, root), signed_order(turned, root)
+        if given is None or found is None or given.ndim != 1 or given.shape != found.shape or len(given) % 2:
+            continue
+        half = len(given) // 2
+        if interleaved:
+            wanted = np.stack([-given[1::2], given[0::2]], -1).reshape(-1)
+        else:
+            wanted = np.concatenate([-given[half:], given[:half]])
+        if np.array_equal(found, wanted):
+            return True
+    return False
 
 
 def _rope(x: Value, cos: Value, sin: Value, interleaved: bool, b: GraphBuilder) -> Value | None:
@@ -209,11 +215,12 @@ def _twins(node: Node, interleaved: bool, b: GraphBuilder) -> Value | None:
     maker = pairs.producer if pairs is not None else None
     if pairs is None or maker is None or maker.op not in ("CONCAT", "EXPAND"):
         return None
-    column = source(maker)
-    expected = (*node.output.dims[:-1], column.dims[-2] if column.rank > 1 else 1)
-    if pairs.dims != (*expected, 2) or column.dims != (*expected, 1) or any(v is not column for v in maker.present):
+    column, width = source(maker), node.output.dims[-1]
+    if pairs.dims[-1] != 2 or column.dims != (*pairs.dims[:-1], 1) or any(v is not column for v in maker.present):
         return None
-    return b.reshape(column, expected)
+    if column.rank < 2 or width != 2 * column.dims[-2]:
+        return None
+    return b.reshape(column, (*node.output.dims[:-1], column.dims[-2]))
 
 
 def _squeezed(value: Value, interleaved: bool) -> Value:

@@ -58,13 +58,23 @@ def transposed_merge(node: Node, b: GraphBuilder) -> Value | None:
     x, merged = source(reshape), reshape.output.dims
     groups = merged_axes(x.dims, merged)
     if groups is None:
-        split = common_split(x.dims, merged)
+        # Splitting more than the source did is worth it only between RESHAPEs.
+        user = b.graph.only_user(node.output)
+        split = common_split(x.dims, merged) if user is not None and user.op == "RESHAPE" else None
         groups = merged_axes(split, merged) if split is not None else None
         if split is None or groups is None or all(len(g) < 2 for g in groups):
             return None
         x = b.reshape(x, split)
     perm = [axis for p in node.attributes["perm"] for axis in groups[p]]
     return b.reshape(b.transpose(x, perm), node.output.dims)
+
+
+def transposed_expansion(node: Node, b: GraphBuilder) -> Value | None:
+    """Axes are moved before they are expanded, so that EXPANDs come last and are dropped by what broadcasts."""
+    inner = source(node).made_by("EXPAND")
+    if inner is None or source(inner).rank != node.output.rank:
+        return None
+    return b.expand(b.transpose(source(inner), node.attributes["perm"]), node.output.dims)
 
 
 def common_split(given: Sequence[Dim], wanted: Sequence[Dim]) -> list[Dim] | None:
@@ -221,7 +231,7 @@ def _batch_of_one(value: Value) -> Value:
 
 
 RULES = {
-    "TRANSPOSE": (double_transpose, transposed_merge),
+    "TRANSPOSE": (double_transpose, transposed_merge, transposed_expansion),
     "RESHAPE": (double_reshape,),
     "SLICE": (double_slice,),
     "EXPAND": (double_expand,),
