@@ -80,6 +80,8 @@ NETWORKS: list[Case] = [
     Case("bert_sdpa", "dynamo", "bert.small", {"attention": "sdpa"}, opset=18),
     Case("gpt2_is_causal", "dynamo", "gpt2.small", {"attention": "is_causal"}, opset=23),
     Case("llama_cache_compared", "dynamo", "llama.small_cache", {"attention": "compared"}, opset=23),
+    # Queries in groups by the operator itself; RMS norm and rotary embedding are written out again at this opset.
+    Case("llama_gqa", "dynamo", "llama.small", {"attention": "gqa"}, opset=24),
     # Sizes that are all known.
     Case("shufflenet", "torchscript", "shufflenet.small", dynamic=False),
     Case("bert_sdpa", "torchscript", "bert.small", {"attention": "sdpa"}, dynamic=False),

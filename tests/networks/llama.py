@@ -23,7 +23,8 @@ class Config:
     """Sizes; `attention` says how the causal mask and attention are spelled.
 
     "triangle": full, triu, masked_fill; softmax written out (old). "is_causal": left to
-    scaled_dot_product_attention, padding not looked at. "compared": booleans for scaled_dot_product_attention.
+    scaled_dot_product_attention, padding not looked at. "gqa": likewise, and it shares the heads itself (recent; not
+    for the older exporter). "compared": booleans for scaled_dot_product_attention.
     """
 
     layers: int
@@ -115,9 +116,12 @@ class Attention(nn.Module):
         if past is not None:
             k, v = torch.cat((past[0], k), dim=-2), torch.cat((past[1], v), dim=-2)
         present = (k, v)
-        k, v = repeat_kv(k, self.times), repeat_kv(v, self.times)
+        if self.spelling != "gqa":
+            k, v = repeat_kv(k, self.times), repeat_kv(v, self.times)
         if self.spelling == "triangle":
             out = eager(q, k, v, mask)
+        elif self.spelling == "gqa":
+            out = functional.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=True)
         else:
             causal = self.spelling == "is_causal"
             out = functional.scaled_dot_product_attention(q, k, v, attn_mask=mask, is_causal=causal)
@@ -189,7 +193,7 @@ def _llama(config: Config, batch: int, length: int, past_length: int | None) -> 
     model = randomise(Llama(config))
     ids = token_ids(batch, length, config.vocabulary)
     dynamic = {"input_ids": {0: "batch", 1: "sequence"}}
-    if past_length is None and config.attention == "is_causal":
+    if past_length is None and config.attention in ("is_causal", "gqa"):
         return Network(model, (ids,), ("input_ids",), ("logits",), dynamic)
     padding = padding_mask(batch, length + (past_length or 0))
     names = ("input_ids", "attention_mask")
