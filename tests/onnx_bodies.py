@@ -51,7 +51,7 @@ def reference(model: onnx.ModelProto, inputs: Mapping[str, Array], *, runtime: b
     """What ONNX's reference evaluator gives, or onnxruntime, which knows recurrent layers and their like better."""
     if not runtime:
         return list(ReferenceEvaluator(model).run(None, dict(inputs)))
-    import onnxruntime  # noqa: PLC0415  # slow to load, and few tests need it
+    import onnxruntime  # slow to load, and few tests need it
 
     session = onnxruntime.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
     return list(session.run(None, dict(inputs)))

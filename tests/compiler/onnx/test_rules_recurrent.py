@@ -26,7 +26,8 @@ SYMBOLIC = {
         y, h = GRU <hidden_size = 4, direction = "reverse"> (x, w, r, b, , h0) }}""",
     "rnn": """(float[S, B, 3] x, float[1, 4, 3] w, float[1, 4, 4] r) => (float y, float h) {
         y, h = RNN <hidden_size = 4> (x, w, r) }""",
-    "two layers both ways": """(float[S, B, 3] x, float[2, 16, 3] w, float[2, 16, 4] r, float[2, 16, 8] w2) => (float y) {
+    "two layers both ways": """(float[S, B, 3] x, float[2, 16, 3] w, float[2, 16, 4] r, float[2, 16, 8] w2)
+        => (float y) {
         a = LSTM <direction = "bidirectional", hidden_size = 4> (x, w, r)
         b = Transpose <perm = [0, 2, 1, 3]> (a)  shape = Constant <value_ints = [0, 0, -1]> ()
         c = Reshape (b, shape)  y = LSTM <direction = "bidirectional", hidden_size = 4> (c, w2, r) }""",
