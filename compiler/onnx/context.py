@@ -91,11 +91,13 @@ class Context:
 
         Raises ModelError where it depends on data: `what` says what it is.
         """
-        found = self.inputs[index]
+        found = self.inputs[index] if self.has(index) else None
         if isinstance(found, Known):
             return found.array
         if found is not None and found.constant is not None:
             return found.constant
+        if found is None:
+            raise ModelError(f"input {index}, its {what}, is missing")
         raise NeedsValue(what, _source(found))
 
     def sizes(self, index: int, what: str) -> list[Dim]:
@@ -141,9 +143,9 @@ class Context:
         return None if given is None else [int(a) for a in given]
 
 
-def _source(value: Value | None) -> str:
+def _source(value: Value) -> str:
     """The name of the graph's input that `value` is computed from, of integers if there is one; else its own."""
-    stack, seen, found = [value] if value is not None else [], set[int](), []
+    stack, seen, found = [value], set[int](), []
     while stack:
         at = stack.pop()
         if at.producer is not None and id(at) not in seen:
@@ -152,7 +154,7 @@ def _source(value: Value | None) -> str:
         elif at.producer is None and at.constant is None:
             found.append(at)
     found.sort(key=lambda v: v.dtype.is_float)
-    return found[0].name if found else value.name if value is not None else ""
+    return found[0].name if found else value.name
 
 
 def materialise(b: GraphBuilder, known: Known) -> Value:

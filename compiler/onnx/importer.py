@@ -22,6 +22,7 @@ from dla.compiler.onnx import host, signature
 from dla.compiler.onnx.context import Context, Item, Services, dims_of, materialise, narrow
 from dla.compiler.onnx.known import Known, objects
 from dla.compiler.onnx.rules import RULES
+from dla.compiler.onnx.schemas import body_of, check_node, defaults_of, domain_of, has_body
 from dla.isa.dtypes import BY_NUMPY, Array, DType
 from dla.isa.errors import ModelError
 from dla.isa.names import shown
@@ -45,7 +46,8 @@ class Options:
 
     `bounds` gives the largest value of each symbolic dim, `fixed` its only one. `values` are inputs whose values the
     compiler may use (they are then no inputs of the program). With `substitute`, types that the machine lacks are held
-    in similar ones: f64 as f32, i16 and u16 as i32, u32 and u64 as i64.
+    in similar ones: f64 as f32, i16 and u16 as i32, u32 and u64 as i64. Integers then do not wrap where those of the
+    model's types would.
     """
 
     bounds: Mapping[str, int] = field(default_factory=dict)
@@ -75,8 +77,8 @@ class Importer:
         self._model = model
         self._options = options
         self._values_of = array
-        self._opsets = {_domain(o.domain): o.version for o in model.opset_import}
-        self._functions = {(_domain(f.domain), f.name, getattr(f, "overload", "")): f for f in model.functions}
+        self._opsets = {domain_of(o.domain): o.version for o in model.opset_import}
+        self._functions = {(domain_of(f.domain), f.name, getattr(f, "overload", "")): f for f in model.functions}
         self._symbols: dict[str, Dim] = {}
         self._missing: dict[str, None] = {}
         self.b = GraphBuilder(model.graph.name or "model")
@@ -184,9 +186,12 @@ class Importer:
         missing = [n for n in node.input if n and n not in names]
         if missing:
             raise ModelError(f"its input {shown(missing[0])} is not computed by any node before it")
-        domain = _domain(node.domain)
-        attributes = {a.name: self._attribute(a) for a in node.attribute}
+        domain = domain_of(node.domain)
         version = opsets.get(domain, 1)
+        function = self._functions.get((domain, node.op_type, getattr(node, "overload", "")))
+        if function is None:
+            check_node(node, version)
+        attributes = {a.name: self._attribute(a) for a in node.attribute}
         context = Context(
             self.b, node.op_type, [names[n] for n in node.input], attributes, list(node.output), version,
             Services(self.element_type, self._array, partial(self._body, names, opsets, label)),
@@ -194,12 +199,12 @@ class Importer:
         results: Sequence[Item | None] | None = self._on_host(context)
         if results is None:
             rule = RULES.get(_key(domain, node.op_type))
-            function = self._functions.get((domain, node.op_type, getattr(node, "overload", "")))
             if function is None and rule is not None:
                 made = rule(context)
                 results = made if isinstance(made, tuple) else (made,)
             else:
-                results = self._expanded(function or self._definition(node, context), node, context, label)
+                body = function or body_of(node, version, [_type_of(item) for item in context.inputs])
+                results = self._expanded(body, node, context, label)
         for name, item in zip(node.output, results, strict=False):
             if name and item is not None:
                 if isinstance(item, Value) and not item.name:
@@ -262,13 +267,6 @@ class Importer:
 
     # -- functions
 
-    def _definition(self, node: onnx.NodeProto, context: Context) -> onnx.FunctionProto:
-        """The body that ONNX gives for an operator without a rule. Raises ModelError if there is none."""
-        function = _function_of(node, context.opset, [_type_of(item) for item in context.inputs])
-        if function is None:
-            raise ModelError(f"operator {shown(node.op_type)} is not supported")
-        return function
-
     def _expanded(
         self, function: onnx.FunctionProto, node: onnx.NodeProto, context: Context, label: str
     ) -> tuple[Item | None, ...]:
@@ -276,9 +274,11 @@ class Importer:
         names: dict[str, Item | None] = {"": None}
         names |= dict.fromkeys(function.input)
         names |= dict(zip(function.input, context.inputs, strict=False))
-        given = {a.name: a for a in (*_defaults(node, context.opset), *function.attribute_proto, *node.attribute)}
+        given = {a.name: a for a in (*defaults_of(node, context.opset), *function.attribute_proto, *node.attribute)}
         body = [_with_attributes(inner, given) for inner in function.node]
-        opsets = {_domain(o.domain): o.version for o in function.opset_import} or self._opsets
+        # A body that ONNX makes for a node may name the operator's own domain only.
+        own = {domain_of(o.domain): o.version for o in function.opset_import}
+        opsets = {"": NEWEST} | self._opsets | own
         self.nodes(body, names, opsets, label + "/")
         return tuple(names.get(name) for name in function.output)
 
@@ -286,10 +286,10 @@ class Importer:
         """Raise ModelError with every operator that has neither a rule nor a body."""
         missing: dict[str, list[str]] = {}
         for number, node in enumerate(_with_subgraphs(nodes)):
-            domain = _domain(node.domain)
+            domain = domain_of(node.domain)
             key = _key(domain, node.op_type)
             known = key in RULES or (domain, node.op_type, getattr(node, "overload", "")) in self._functions
-            if known or node.op_type in ("Shape", "Size") or _has_body(node, self._opsets.get(domain, 1)):
+            if known or node.op_type in ("Shape", "Size") or has_body(node, self._opsets.get(domain, 1)):
                 continue
             missing.setdefault(key, []).append(node.name or f"{node.op_type}_{number}")
         if missing:
@@ -326,50 +326,8 @@ def _shape(context: Context) -> Array:
     return shape[slice(context.attribute("start", 0), context.attribute("end"))]
 
 
-def _domain(name: str) -> str:
-    return "" if name in ("", "ai.onnx") else name
-
-
 def _key(domain: str, op: str) -> str:
     return f"{domain}::{op}" if domain else op
-
-
-def _schema(node: onnx.NodeProto, version: int) -> Any:
-    try:
-        return onnx.defs.get_schema(node.op_type, version, _domain(node.domain))
-    except onnx.defs.SchemaError:
-        return None
-
-
-def _defaults(node: onnx.NodeProto, version: int) -> list[onnx.AttributeProto]:
-    """The values of attributes of an operator of ONNX where a node does not write them."""
-    schema = _schema(node, version)
-    attributes = schema.attributes.values() if schema is not None else ()
-    return [a.default_value for a in attributes if a.default_value.name]
-
-
-def _has_body(node: onnx.NodeProto, version: int) -> bool:
-    schema = _schema(node, version)
-    return schema is not None and (schema.has_function or schema.has_context_dependent_function)
-
-
-def _function_of(node: onnx.NodeProto, version: int, types: Sequence[onnx.TypeProto]) -> onnx.FunctionProto | None:
-    """The newest body of an operator that holds for operator set `version`, for inputs of the given types."""
-    schema = _schema(node, version)
-    if schema is None:
-        return None
-    if schema.has_function:
-        versions = [v for v in schema.function_opset_versions if v <= version]
-        chosen = max(versions, default=min(schema.function_opset_versions))
-        return onnx.FunctionProto.FromString(schema.get_function_with_opset_version(chosen))
-    if schema.has_context_dependent_function:
-        versions = [v for v in schema.context_dependent_function_opset_versions if v <= version]
-        chosen = max(versions, default=min(schema.context_dependent_function_opset_versions))
-        body = schema.get_context_dependent_function_with_opset_version(
-            chosen, node.SerializeToString(), [t.SerializeToString() for t in types]
-        )
-        return onnx.FunctionProto.FromString(body) if body else None
-    return None
 
 
 def _type_of(item: Item | None) -> onnx.TypeProto:
