@@ -5,7 +5,7 @@ Formulas: https://onnx.ai/onnx/operators/, domain ai.onnx.preview.training. Loss
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from dla.compiler.graph import Value
@@ -28,7 +28,7 @@ def _regularised(c: Context, x: Value, gradient: Value) -> Value:
     return c.b.add(c.b.mul(x, weight), gradient) if weight else gradient
 
 
-def _ordered(made: list[tuple[Value, ...]]) -> tuple[Value, ...]:
+def _ordered(made: Sequence[tuple[Value, ...]]) -> tuple[Value, ...]:
     """All tensors, then all first moments, ..."""
     return tuple(value for group in zip(*made, strict=True) for value in group)
 

@@ -187,7 +187,7 @@ def _within(c: Context, shape: Sequence[Dim]) -> Value | None:
     return c.b.ew("lt", c.b.iota((steps, 1, 1), DType.I64, axis=0), lengths)
 
 
-def _run(c: Context, kind: str, layer: _Layer) -> Result:
+def _run(c: Context, kind: str, layer: _Layer) -> tuple[Value, Values]:
     """The hidden states of all steps, and the final states."""
     b, cell = c.b, _CELLS[kind]
     lengths = [] if layer.lengths is None else [b.expand(layer.lengths, (*layer.gates.dims[:2], 1))]
