@@ -66,6 +66,27 @@ def mlp() -> onnx.ModelProto:
     return model(nodes, [w1, w2, k, cond])
 
 
+def perceptron(*, dim: str | int = "batch", external: bool = False) -> onnx.ModelProto:
+    """softmax(relu(x @ w1 + b1) @ w2) for x:0 f32 [batch, 3]; its names are no identifiers."""
+    rng = np.random.default_rng(1)
+    weights = {"layer.1/w": (3, 4), "layer.1/b": (4,), "layer.2/w": (4, 5)}
+    tensors = [numpy_helper.from_array(rng.standard_normal(s).astype(np.float32), n) for n, s in weights.items()]
+    nodes = [
+        helper.make_node("MatMul", ["x:0", "layer.1/w"], ["h1"], name="fc1"),
+        helper.make_node("Add", ["h1", "layer.1/b"], ["h2"], name="bias"),
+        helper.make_node("Relu", ["h2"], ["h3"], name="relu"),
+        helper.make_node("MatMul", ["h3", "layer.2/w"], ["h4"], name="fc2"),
+        helper.make_node("Softmax", ["h4"], ["y:0"], name="soft", axis=-1),
+    ]
+    x = helper.make_tensor_value_info("x:0", TensorProto.FLOAT, [dim, 3])
+    y = helper.make_tensor_value_info("y:0", TensorProto.FLOAT, [dim, 5])
+    graph = helper.make_graph(nodes, "perceptron", [x], [y], initializer=tensors)
+    proto = helper.make_model(graph, opset_imports=[helper.make_opsetid("", OPSET)], ir_version=8)
+    if external:
+        onnx.external_data_helper.convert_model_to_external_data(proto, location="weights.bin", size_threshold=0)
+    return proto
+
+
 def saved(proto: onnx.ModelProto, folder: Path) -> Path:
     """The file `model.onnx` in `folder`, holding `proto` as it is."""
     path = folder / "model.onnx"
