@@ -19,7 +19,12 @@ def run_of_rows(node: Node, b: GraphBuilder) -> Value | None:
         return None
     step, count = (steps[0], indices.dims[running[0]]) if steps else (1, 1)
     last = found.base + (count - 1) * step
-    if step < 1 or not _not_negative(found) or dims.interval(x.dims[axis] - 1 - dims.bound(last))[0] < 0:
+    if (
+        not isinstance(step, int)
+        or step < 1
+        or not _not_negative(found)
+        or dims.interval(x.dims[axis] - 1 - dims.bound(last))[0] < 0
+    ):
         return None
     rows = b.slice(x, {axis: found.base}, {axis: count}, {axis: step})
     return b.reshape(rows, node.output.dims)
@@ -31,9 +36,9 @@ def no_wrapping(node: Node, b: GraphBuilder) -> Value | None:
         return None
     for i, wrapped in commuted(node.output, "max"):
         modulus = wrapped.made_by("EW", "mod")
-        found = linear(i) if modulus is not None and source(modulus) is i and i.type == node.output.type else None
+        found = linear(i) if modulus is not None and source(modulus) is i else None
         if found is not None and _not_negative(found):
-            return i
+            return b.expand(i, node.output.dims)
     return None
 
 
@@ -49,7 +54,7 @@ def assignment(node: Node, b: GraphBuilder) -> Value | None:
 
 
 def _not_negative(found: Linear) -> bool:
-    return all(f >= 0 for f in found.factors) and dims.interval(found.base)[0] >= 0
+    return all(dims.interval(n)[0] >= 0 for n in (*found.factors, found.base))
 
 
 RULES = {"GATHER": (run_of_rows,), "EW": (no_wrapping,), "SCATTER": (assignment,)}

@@ -6,6 +6,7 @@ comparison of ranges of symbolic length, or a slice of either.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -14,6 +15,7 @@ import numpy as np
 from dla.compiler.dims import Dim
 from dla.compiler.graph import Node, Value
 from dla.compiler.passes.canonicalise.match import DEPTH, number, source
+from dla.compiler.passes.canonicalise.views import merged_axes
 from dla.isa.dtypes import Array, DType
 
 _LARGEST = 1 << 26
@@ -24,7 +26,7 @@ _LARGEST = 1 << 26
 class Linear:
     """base + the sum of factors[k] * (index along axis k); a factor is 0 along an axis of size 1."""
 
-    factors: tuple[int, ...]
+    factors: tuple[Dim, ...]
     base: Dim
 
     def plus(self, other: Linear, sign: int = 1) -> Linear:
@@ -38,10 +40,20 @@ class Linear:
         """The same with axes put in front, along which it does not change."""
         return Linear((0,) * (rank - len(self.factors)) + self.factors, self.base)
 
+    def times(self, other: Linear) -> Linear:
+        """The product with a constant of any rank."""
+        rank = max(len(self.factors), len(other.factors))
+        return Linear(tuple(f * other.base for f in self.of_rank(rank).factors), self.base * other.base)
+
+    @property
+    def is_constant(self) -> bool:
+        """Whether it is the same everywhere."""
+        return not any(self.factors)
+
     @property
     def opposite(self) -> Linear:
         """Where the half-plane `self >= 0` is not."""
-        return Linear(tuple(-f for f in self.factors), self.base * -1 - 1)
+        return Linear(tuple(f * -1 for f in self.factors), self.base * -1 - 1)
 
 
 @dataclass(frozen=True)
@@ -69,14 +81,18 @@ def linear(value: Value, depth: int = DEPTH) -> Linear | None:
             return None
         axis = node.attributes["axis"]
         return Linear(tuple(step if k == axis and d != 1 else 0 for k, d in enumerate(value.dims)), start)
-    if node.op == "EW" and node.sub in ("add", "sub"):
+    if node.op == "EW" and node.sub in ("add", "sub", "mul"):
         a, b = linear(source(node), depth - 1), linear(source(node, 1), depth - 1)
-        return a.plus(b, 1 if node.sub == "add" else -1) if a is not None and b is not None else None
+        if a is None or b is None:
+            return None
+        if node.sub == "mul":
+            return a.times(b) if b.is_constant else b.times(a) if a.is_constant else None
+        return a.plus(b, 1 if node.sub == "add" else -1)
     inner = linear(source(node), depth - 1) if node.op in _VIEWS or node.op in ("COPY", "ACT") else None
     if inner is None or (node.op == "ACT" and node.sub != "neg") or value.dtype is DType.BOOL:
         return None
     if node.op == "ACT":
-        return Linear(tuple(-f for f in inner.factors), inner.base * -1)
+        return inner.times(Linear((), -1))
     return inner if node.op == "COPY" else _VIEWS[node.op](node, inner)
 
 
@@ -225,12 +241,18 @@ def _two_valued_constant(array: Array) -> TwoValued | None:
 
 
 def _reshaped(node: Node, inner: Linear) -> Linear | None:
-    """Axes of size 1 put in or taken out."""
-    given = [(d, f) for d, f in zip(source(node).dims, inner.factors, strict=True) if d != 1]
-    if [d for d, _ in given] != [d for d in node.output.dims if d != 1]:
+    """Axes merged where indices run on from row to row, and axes of size 1 put in or taken out."""
+    given = source(node).dims
+    groups = merged_axes(given, node.output.dims)
+    if groups is None:
         return None
-    factors = iter(f for _, f in given)
-    return Linear(tuple(0 if d == 1 else next(factors) for d in node.output.dims), inner.base)
+    factors: list[Dim] = []
+    for group in groups:
+        axes = [axis for axis in group if given[axis] != 1]
+        if any(inner.factors[a] != inner.factors[b] * given[b] for a, b in itertools.pairwise(axes)):
+            return None
+        factors.append(inner.factors[axes[-1]] if axes else 0)
+    return Linear(tuple(factors), inner.base)
 
 
 def _expanded(node: Node, inner: Linear) -> Linear:

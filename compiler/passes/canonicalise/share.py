@@ -12,10 +12,17 @@ _OWN = ("WRITE",)
 
 
 def share(graph: Graph) -> Graph:
-    """`graph` with one node for all that have equal operators, inputs and attributes; swept before and after."""
+    """`graph` with one constant for equal ones, and one node for all that have equal operators, inputs and attributes.
+
+    It is swept before and after.
+    """
     graph.sweep()
     seen: dict[Any, Node] = {}
+    constants: dict[Any, Value] = {}
     for node in graph.nodes:
+        for index, value in enumerate(node.inputs):
+            if value is not None and value.constant is not None:
+                graph.set_input(node, index, constants.setdefault(_identity(value), value))
         if node.op in _OWN:
             continue
         inputs = tuple(None if v is None else _identity(v) for v in node.inputs)

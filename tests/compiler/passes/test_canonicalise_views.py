@@ -186,6 +186,18 @@ def test_a_scatter_to_every_place_in_order_is_its_updates():
     assert canonical(b) == {"EW.add": 1}
 
 
+def test_a_scatter_to_flattened_places():
+    """Indices of several axes as one: row * seq + column, negative ones counted from the end."""
+    b = GraphBuilder()
+    x, y = b.input("x", F32, (BATCH, SEQ)), b.input("y", F32, (BATCH, SEQ))
+    rows, columns = b.iota((BATCH, 1), DType.I64), b.iota((SEQ,), DType.I64)
+    columns = b.ew("max", columns, b.ew("mod", columns, b.fill((1, 1), SEQ, DType.I64)))
+    places = b.add(b.mul(rows, b.fill((1,), SEQ, DType.I64)), columns)
+    flat = [b.reshape(v, (BATCH * SEQ, 1)) for v in (x, places, y)]
+    b.output("z", b.add(b.reshape(b.scatter("set", *flat), (BATCH, SEQ)), 1.0))
+    assert canonical(b) == {"EW.add": 1}
+
+
 @pytest.mark.parametrize(("kind", "start"), [("add", 0), ("set", None)])
 def test_other_scatters_stay(kind, start):
     """Sums, and other orders."""
