@@ -16,6 +16,10 @@ MIN_COMPUTE_CAPABILITY = (8, 0)
 CUDA13_DRIVER = 580
 """First driver that runs CUDA 13 programs (CUDA Toolkit release notes, table of driver versions)."""
 _CORE = ("numpy", "ml_dtypes", "lark", "click", "rich", "safetensors")
+_OPTIONAL = {
+    "onnx": ("compiles .onnx models", "pip install 'dla[onnx]'"),
+    "onnxruntime": ("runs them as they are, to compare with", "pip install onnxruntime"),
+}
 _CUPY = ("cupy-cuda12x", "cupy-cuda13x", "cupy")
 
 
@@ -49,6 +53,12 @@ def _python() -> Iterator[Finding]:
         version = _version(name)
         if version is None:
             yield Finding(name, "not installed", Level.MISSING, f"pip install {name}")
+        else:
+            yield Finding(name, version)
+    for name, (use, remedy) in _OPTIONAL.items():
+        version = _version(name)
+        if version is None:
+            yield Finding(name, f"not installed; it {use}", Level.INFO, remedy)
         else:
             yield Finding(name, version)
     yield Finding("golden machine", "works everywhere")

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
+from onnx_models import perceptron, saved
 
 from dla.assembler import assemble
 from dla.cli import main
@@ -24,6 +25,8 @@ def test_there_are_commands_to_try() -> None:
 def test_the_commands_work_in_order(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each `dla` command of the README runs; those that need a GPU say that there is none."""
     (tmp_path / "programs").symlink_to(ROOT / "programs")
+    saved(perceptron(), tmp_path)
+    monkeypatch.setenv("DLA_CACHE", str(tmp_path / "cache"))
     monkeypatch.chdir(tmp_path)
     for command in COMMANDS:
         result = CliRunner().invoke(main, command.split()[1:], prog_name="dla")

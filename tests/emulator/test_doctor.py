@@ -93,3 +93,12 @@ def test_gpus_that_do_not_reach_each_other_are_named(monkeypatch: pytest.MonkeyP
 def test_the_driver_version_is_not_taken_for_the_architecture(line: str) -> None:
     """Both kinds of kernel module name their version behind the architecture or in front of it."""
     assert doctor._version_in(line) == "580.159.04"
+
+
+def test_packages_that_nothing_needs_are_offered(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without onnx nothing is broken: the doctor says what it would add, and how to get it."""
+    monkeypatch.setattr(doctor, "_version", lambda name: None if name.startswith("onnx") else "1.0")
+    findings = found(monkeypatch, None)
+    assert findings["onnx"] == Finding(
+        "onnx", "not installed; it compiles .onnx models", Level.INFO, "pip install 'dla[onnx]'"
+    )
