@@ -121,10 +121,18 @@ def _check_versions(proto: onnx.ModelProto) -> None:
             hint="pip install --upgrade onnx, or export the model for an older version",
         )
     opset = _check_opset(proto.opset_import, "it")
-    if opset is None:
+    if opset is None and _uses_own_operators(proto.graph):
         raise ModelError("it does not say which version of ONNX's operators it uses (opset_import of domain '')")
     for function in proto.functions:
         _check_opset(function.opset_import, f"its function '{shown(function.name)}'")
+
+
+def _uses_own_operators(graph: onnx.GraphProto) -> bool:
+    """Whether a node of `graph`, or of a graph inside one, is of the domain ai.onnx."""
+    return any(
+        node.domain in ("", "ai.onnx") or any(a.HasField("g") and _uses_own_operators(a.g) for a in node.attribute)
+        for node in graph.node
+    )
 
 
 def _check_opset(imports: Iterable[onnx.OperatorSetIdProto], what: str) -> int | None:
