@@ -94,8 +94,12 @@ def loaded(name: str, *, text_only: bool = False) -> Program:
     """The program in file `name` ("-": stdin), text or bytecode. Raises AssemblyError, ContainerError, InputError."""
     from dla.isa.container import read_bytes
     from dla.isa.container.layout import MAGIC
+    from dla.models import is_model
 
     path = Path(name)
+    if text_only and is_model(name):
+        message = "this is a model, not text"
+        raise AssemblyError([Diagnostic(name, 1, 1, message, hint="`dla compile` takes models")])
     if path.is_file():
         with path.open("rb") as file:
             data = file.read(len(MAGIC))

@@ -401,10 +401,11 @@ def doctor(as_json: bool) -> None:
     Looks at Python, packages, driver, CuPy, NVRTC and GPUs, and says how to get what is missing.
     """
     from dla import report
-    from dla.emulator.doctor import examine
+    from dla.emulator.doctor import Finding, Level, examine
+    from dla.models import cache_folder
 
     with waiting("examining"):
-        findings = examine()
+        findings = [*examine(), Finding("model cache", str(cache_folder()), Level.INFO)]
     if as_json:
         print_json(report.doctor_facts(findings))
     else:

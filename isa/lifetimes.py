@@ -3,8 +3,8 @@
 A byte is in use during an instruction that writes it, and from a write to the last read that may see it. All of that
 follows from the operands and from the order in which instructions may run (loops, branches and calls included), so it
 holds for any program, whoever placed its tensors. Dims are taken at their bounds. Where a view has too many pieces to
-tell apart, or its address is in a register, it is taken as a whole that a write does not clear: more may seem in use
-than is, never less.
+tell apart, or its address is in a register, it is taken as a whole that a write does not clear; in very long programs
+neighbouring pieces are taken together. Then more may seem in use than is, never less.
 """
 
 from __future__ import annotations
@@ -18,15 +18,17 @@ import numpy as np
 
 from dla.isa.descriptor import Descriptor, Segment
 from dla.isa.dtypes import Array
-from dla.isa.program import Program
+from dla.isa.program import Program, Tensor
 from dla.isa.reach import Range, Reach
 from dla.isa.table import Role
 from dla.isa.verifier.strides import runs
 
 _MAX_TABLE = 2**25
-"""Bytes of the largest table, [instructions, pieces of memory]; views are told apart as finely as that allows."""
+"""Bytes of a table, [instructions, pieces of memory]; pieces are told apart as finely as that allows."""
 _FINENESS = (2**14, 2**10, 2**5, 1)
 """Pieces that one view may have: the first of these that keeps the table small enough."""
+_NEAR = 256
+"""Tensors that are looked at for the name of one view."""
 
 
 @dataclass
@@ -82,10 +84,13 @@ class Usage:
 def usage(program: Program) -> Usage:
     """The use of scratch memory by `program`, which is verified."""
     size = program.segment_bytes.get(Segment.SCRATCH, 0)
+    most = _MAX_TABLE // len(program.instructions)
     for fineness in _FINENESS:
         accesses, edges = _accesses(program, fineness, size)
-        if len(program.instructions) * len(edges) <= _MAX_TABLE:
+        if len(edges) <= most:
             break
+    else:
+        edges = np.append(edges[: -1 : -(-len(edges) // most)], edges[-1])
     reads, writes, clears = _tables(accesses, edges, len(program.instructions))
     followers = _followers(program)
     needed = _needed(reads, clears, followers)
@@ -104,12 +109,16 @@ class _Access:
     exact: bool
     pieces: list[Range]
 
-    def mask(self, edges: Array) -> Array:
-        """The pieces that it touches, as a bool for each."""
+    def mask(self, edges: Array, *, whole: bool = False) -> Array:
+        """The pieces that it touches (or touches as a `whole`), as a bool for each."""
+        start, end = np.array(self.pieces, np.int64).reshape(-1, 2).T
+        if whole:
+            first, last = edges.searchsorted(start, "left"), edges.searchsorted(end, "right") - 1
+        else:
+            first, last = edges.searchsorted(start, "right") - 1, edges.searchsorted(end, "left")
         change = np.zeros(len(edges), np.int64)
-        ends = np.searchsorted(edges, np.array(self.pieces, np.int64).reshape(-1, 2))
-        np.add.at(change, ends[:, 0], 1)
-        np.add.at(change, ends[:, 1], -1)
+        np.add.at(change, first, last > first)
+        np.subtract.at(change, last, last > first)
         return np.asarray(np.cumsum(change)[:-1] > 0)
 
 
@@ -137,7 +146,7 @@ def _tables(accesses: Sequence[_Access], edges: Array, count: int) -> tuple[Arra
         mask = access.mask(edges)
         (writes if access.writes else reads)[access.instruction] |= mask
         if access.writes and access.exact:
-            clears[access.instruction] |= mask
+            clears[access.instruction] |= access.mask(edges, whole=True)
     return reads, writes, clears
 
 
@@ -205,57 +214,57 @@ def _lifetimes(
     """The lives of what is written, in order; what is changed in place lives on. `kept`: in use before."""
     names = _Names(program)
     found: list[Lifetime] = []
-    owner = np.full(len(edges) - 1, -1)
-    writes: dict[int, list[_Access]] = {}
+    owner = np.full(len(edges) - 1, -1)  # of each piece: the number of its lifetime
+    by_instruction: dict[int, list[_Access]] = {}
     for access in accesses:
-        if access.writes:
-            writes.setdefault(access.instruction, []).append(access)
+        by_instruction.setdefault(access.instruction, []).append(access)
     sizes = np.diff(edges)
     for index in range(len(held)):
         owner[~held[index]] = -1
-        for access in writes.get(index, ()):
-            mask = access.mask(edges)
-            fresh = mask & ~kept[index] if access.exact else mask & (owner == -1)
-            if access.exact and not _read_too(accesses, access):
-                fresh = mask
+        here = by_instruction.get(index, [])
+        read = {access.descriptor.offset for access in here if not access.writes}
+        for access in here:
+            if not access.writes:
+                continue
+            fresh = access.mask(edges)
+            if not access.exact:
+                fresh &= owner == -1
+            elif access.descriptor.offset in read:
+                fresh &= ~kept[index]
             if fresh.any():
                 owner[fresh] = len(found)
-                start = int(edges[np.argmax(fresh)])
-                name = names.of(access.descriptor)
+                start, name = int(edges[np.argmax(fresh)]), names.of(access.descriptor)
                 found.append(Lifetime(name, start, int(sizes[fresh].sum()), index, index))
-        for number in np.unique(owner):
-            if number >= 0:
-                found[number].last = index
+        for number in np.unique(owner[owner >= 0]):
+            found[number].last = index
     return tuple(found)
-
-
-def _read_too(accesses: Sequence[_Access], write: _Access) -> bool:
-    """Whether the instruction of `write` reads what it writes: it works in place."""
-    return any(
-        a.instruction == write.instruction and not a.writes and a.descriptor.offset == write.descriptor.offset
-        for a in accesses
-    )  # fmt: skip
 
 
 class _Names:
     """Which declared tensor lies where an instruction writes. Several may share memory, one after the other."""
 
     def __init__(self, program: Program) -> None:
-        self._tensors = list(program.in_segment(Segment.SCRATCH))
+        self._tensors = sorted(program.in_segment(Segment.SCRATCH), key=lambda t: t.descriptor.offset)
+        self._starts = [tensor.descriptor.offset for tensor in self._tensors]
         self._used: set[str] = set()
 
     def of(self, written: Descriptor) -> str:
         """The name of the tensor that `written` is, or lies in: of those that fit equally well, one not met before."""
-        end = written.offset + written.span
-        best, best_rank = "", (9, False, 0)
-        for tensor in self._tensors:
-            d = tensor.descriptor
-            if not d.offset <= written.offset < end <= d.offset + d.span:
-                continue
-            exact = (d.offset, d.span) == (written.offset, written.span)
-            same = exact and (d.dtype, d.dims) == (written.dtype, written.dims)
-            rank = (0 if same else 1 if exact else 2, tensor.name in self._used, d.span)
-            if rank < best_rank:
-                best, best_rank = tensor.name, rank
-        self._used.add(best)
-        return best
+        found = [(rank, tensor.name) for tensor in self._near(written) if (rank := self._rank(tensor, written))]
+        name = min(found, key=lambda ranked: ranked[0], default=(None, ""))[1]
+        self._used.add(name)
+        return name
+
+    def _near(self, written: Descriptor) -> Sequence[Tensor]:
+        """The tensors that begin last before `written`: those around it, but where tensors nest deeply."""
+        at = bisect_right(self._starts, written.offset)
+        return self._tensors[max(0, at - _NEAR) : at]
+
+    def _rank(self, tensor: Tensor, written: Descriptor) -> tuple[int, bool, int] | None:
+        """How well `tensor` fits, best first; None if `written` is not in it."""
+        d = tensor.descriptor
+        if written.offset + written.span > d.offset + d.span:
+            return None
+        exact = (d.offset, d.span) == (written.offset, written.span)
+        same = exact and (d.dtype, d.dims) == (written.dtype, written.dims)
+        return 0 if same else 1 if exact else 2, tensor.name in self._used, d.span

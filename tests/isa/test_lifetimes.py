@@ -186,6 +186,19 @@ main:
     np.testing.assert_allclose(shares.mean(axis=0) * found.size, [256, 512, 128])
 
 
+def test_coarse_pieces_never_say_less(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where the table would be too large, pieces are taken together: what is in use stays in use."""
+    text = "".join(f".scratch t{i} : f32[64]\n" for i in range(40)) + "main:\n    EW.add t0, x, x\n"
+    text += "".join(f"    EW.add t{i}, t{i - 1}, x\n" for i in range(1, 40)) + "    EW.add y, t39, x\n    HALT\n"
+    exact = used(text)
+    monkeypatch.setattr("dla.isa.lifetimes._MAX_TABLE", 42 * 8)
+    coarse = used(text)
+    assert exact.lower_bound == 512
+    assert len(coarse.edges) <= 9
+    assert all(a <= b for a, b in zip(exact.in_use, coarse.in_use, strict=True))
+    assert coarse.lower_bound < coarse.size
+
+
 def test_without_scratch_memory_nothing_is_in_use() -> None:
     """An empty segment has no pieces."""
     found = used("main:\n    EW.add y, x, x\n    HALT\n")
