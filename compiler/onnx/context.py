@@ -119,6 +119,13 @@ class Context:
             raise ModelError(f"its {what} must be one number")
         return found[0] if isinstance(found[0], Expr) else found[0].item() if hasattr(found[0], "item") else found[0]
 
+    def size(self, index: int, what: str) -> Dim:
+        """Input `index`, a known tensor of one integer, as a (perhaps symbolic) dim."""
+        found = self.sizes(index, what)
+        if len(found) != 1:
+            raise ModelError(f"its {what} must be one number")
+        return found[0]
+
     def attribute(self, name: str, default: Any = None) -> Any:
         """An attribute: number, list, str or array; or `default`."""
         return self.attributes.get(name, default)

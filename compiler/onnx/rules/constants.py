@@ -74,6 +74,8 @@ def _count(start: Any, limit: Any, delta: Any) -> Dim:
 
 def eye_like(c: Context) -> Value:
     """Ones on a diagonal, as large as the input."""
+    if c[0].rank != 2:
+        raise ModelError(f"{c[0].type} is no matrix")
     rows, columns = c[0].dims
     dtype = c.element_type(c.attributes["dtype"]) if "dtype" in c.attributes else c[0].dtype
     return c.b.cast(c.b.ew("eq", *_positions(c, rows, columns, int(c.attribute("k", 0)))), dtype)

@@ -36,6 +36,8 @@ def loop(c: Context) -> tuple[Item, ...]:
             raise ModelError(f"it takes more than {MOST_STEPS} steps")
         given = [c.b.constant(step, DType.I64), c.b.constant(True, DType.BOOL), *carried]
         condition, *made = c.body(body, given)
+        if len(made) < count:
+            raise ModelError(f"its body has {len(made)} outputs for {count} values that it carries")
         carried, found = made[:count], made[count:]
         collected.append([_tensor(c, item) for item in found])
         step += 1
@@ -62,16 +64,19 @@ def scan(c: Context) -> tuple[Item, ...]:
 
 def _scan(c: Context, inputs: Sequence[Item | None]) -> tuple[Item, ...]:
     scanned = int(c.required("num_scan_inputs"))
+    if not 1 <= scanned <= len(inputs) or None in inputs:
+        raise ModelError(f"{len(inputs)} inputs, of which {scanned} are scanned")
     states: list[Item] = [item for item in inputs[: len(inputs) - scanned] if item is not None]
     sources = [_tensor(c, item) for item in inputs[len(inputs) - scanned :] if item is not None]
-    axes = [c.axis(a, v.rank) for a, v in zip(c.attribute("scan_input_axes", [0] * scanned), sources, strict=True)]
+    along = _of_length(c, "scan_input_axes", scanned)
+    axes = [c.axis(a, v.rank) for a, v in zip(along, sources, strict=True)]
     sizes = {v.dims[a] for a, v in zip(axes, sources, strict=True)}
     count = sizes.pop() if len(sizes) == 1 else None
     if not isinstance(count, int) or count > MOST_STEPS:
         raise ModelError(
             f"the number of its steps must be known and at most {MOST_STEPS}", hint="fix these dims: --fix NAME=SIZE"
         )
-    backward = c.attribute("scan_input_directions", c.attribute("directions", [0] * scanned))
+    backward = _of_length(c, "directions" if c.opset < 9 else "scan_input_directions", scanned)
     kept = len(states)
     collected: list[list[Value]] = []
     for step in range(count):
@@ -80,13 +85,15 @@ def _scan(c: Context, inputs: Sequence[Item | None]) -> tuple[Item, ...]:
             for v, a, back in zip(sources, axes, backward, strict=True)
         ]
         made = c.body(c.required("body"), [*states, *slices])
+        if len(made) < kept:
+            raise ModelError(f"its body has {len(made)} outputs for {kept} states")
         states = made[:kept]
         collected.append([_tensor(c, item) for item in made[kept:]])
     if not collected:
         raise ModelError("it takes no step, so the shapes of what it collects are not known")
     columns = list(zip(*collected, strict=True))
-    turned = c.attribute("scan_output_directions", [0] * len(columns))
-    along = c.attribute("scan_output_axes", [0] * len(columns))
+    turned = _of_length(c, "scan_output_directions", len(columns))
+    along = _of_length(c, "scan_output_axes", len(columns))
     stacks = [
         _stacked(c, column[::-1] if back else column, axis)
         for column, back, axis in zip(columns, turned, along, strict=True)
@@ -99,11 +106,21 @@ def _batched_scan(c: Context) -> tuple[Item, ...]:
     if c.has(0):
         raise ModelError("sequences of different lengths")
     given = [_tensor(c, item) for item in c.inputs[1:] if item is not None]
+    if not given or min(v.rank for v in given) < 1 or len({v.dims[0] for v in given}) != 1:
+        raise ModelError("its inputs must have one batch size")
     batch = given[0].dims[0]
-    if not isinstance(batch, int) or batch > MOST_STEPS:
-        raise ModelError("its batch is symbolic", hint="fix this dim: --fix NAME=SIZE")
+    if not isinstance(batch, int) or not 1 <= batch <= MOST_STEPS:
+        raise ModelError(f"its batch must be known and from 1 to {MOST_STEPS}", hint="fix this dim: --fix NAME=SIZE")
     samples = [_scan(c, [c.b.squeeze(c.b.part(v, 0, k, 1), 0) for v in given]) for k in range(batch)]
     return tuple(_stacked(c, [_tensor(c, item) for item in column], 0) for column in zip(*samples, strict=True))
+
+
+def _of_length(c: Context, name: str, count: int) -> list[int]:
+    """An attribute of `count` integers, by default zeros."""
+    given = list(c.attribute(name, [0] * count))
+    if len(given) != count:
+        raise ModelError(f"attribute '{name}' has {len(given)} numbers instead of {count}")
+    return given
 
 
 def _tensor(c: Context, item: Item) -> Value:

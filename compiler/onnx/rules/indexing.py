@@ -6,7 +6,7 @@ the coordinates are added up, each times its axis' stride.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -126,7 +126,8 @@ def gather_nd(c: Context) -> Value:
     """Indices [B..., M..., K] pick slices of x [B..., K axes, D...]."""
     x, indices, batch = c[0], c[1], int(c.attribute("batch_dims", 0))
     depth = indices.dims[-1] if indices.rank else 0
-    if not isinstance(depth, int) or batch + depth > x.rank or indices.dims[:batch] != x.dims[:batch]:
+    fits = isinstance(depth, int) and 0 <= batch < indices.rank and batch + depth <= x.rank
+    if not fits or not isinstance(depth, int) or indices.dims[:batch] != x.dims[:batch]:
         raise ModelError(f"indices {indices.type} with {batch} batch dims for {x.type}")
     places = [None] * batch + _coordinates(c, indices, x.dims[batch : batch + depth])
     sizes = x.dims[: batch + depth]
@@ -184,7 +185,7 @@ def tensor_scatter(c: Context) -> Value:
 
 def one_hot(c: Context) -> Value:
     """values[1] where the position along a new axis is the index, else values[0]."""
-    indices, depth, values = c[0], c.sizes(1, "depth")[0], c[2]
+    indices, depth, values = c[0], c.size(1, "depth"), c[2]
     axis = c.axis(int(c.attribute("axis", -1)), indices.rank + 1)
     at = c.b.cast(indices, DType.I64)
     at = c.b.select(c.b.ew("lt", at, 0), c.b.add(at, number(c, depth)), at)
@@ -200,7 +201,14 @@ def col2im(c: Context) -> Value:
     Where each element goes is known: one SCATTER.add of [N * C] rows, with a last place for what falls into the pads.
     """
     x, image, block = c[0], c.integers(1, "image shape"), c.integers(2, "block shape")
-    at = _block_places(c, image, block)
+    rank = len(image)
+    given = {"dilations": [1] * rank, "strides": [1] * rank, "pads": [0] * 2 * rank}
+    window = {name: list(c.attribute(name, usual)) for name, usual in given.items()}
+    if len(block) != rank or any(len(window[name]) != len(usual) for name, usual in given.items()):
+        raise ModelError(f"images of {rank} axes with blocks of {len(block)}, or attributes of other lengths")
+    if min([1, *image, *block, *window["strides"]]) < 1:
+        raise ModelError("its sizes and strides must be positive")
+    at = _block_places(window, image, block)
     size, taps = int(np.prod(image)), int(np.prod(block))
     channels = dims.divide(x.dims[1], taps) if x.rank == 3 else None
     if channels is None or x.dims[2] != at.shape[1]:
@@ -213,11 +221,10 @@ def col2im(c: Context) -> Value:
     return c.b.reshape(c.b.part(summed, 1, 0, size), [x.dims[0], channels, *image])
 
 
-def _block_places(c: Context, image: Sequence[int], block: Sequence[int]) -> Any:
+def _block_places(window: Mapping[str, Sequence[int]], image: Sequence[int], block: Sequence[int]) -> Any:
     """For each element of a block and each position of the block, its place in the flat image; its size outside."""
     rank = len(image)
-    dilations, strides = c.attribute("dilations", [1] * rank), c.attribute("strides", [1] * rank)
-    pads = c.attribute("pads", [0] * 2 * rank)
+    dilations, strides, pads = window["dilations"], window["strides"], window["pads"]
     places, inside = np.zeros((1, 1), np.int64), np.ones((1, 1), bool)
     for k, size in enumerate(image):
         reach = size + pads[k] + pads[rank + k] - dilations[k] * (block[k] - 1) - 1

@@ -101,7 +101,7 @@ def _extreme_index(kind: str) -> Callable[[Context], Value]:
 def topk(c: Context) -> tuple[Value, Value]:
     """The k largest or smallest elements along an axis, in order, and their indices."""
     x = c[0]
-    count: Any = c.sizes(1, "k")[0] if c.has(1) else int(c.required("k"))
+    count: Any = c.size(1, "k") if c.has(1) else int(c.required("k"))
     axis = c.axis(int(c.attribute("axis", -1)), x.rank)
     size = x.dims[axis]
     if isinstance(count, int) and (count < 0 or (isinstance(size, int) and count > size)):

@@ -151,11 +151,14 @@ def _resized(c: Context, x: Value, method: Method, axes: dict[int, Axis]) -> Val
     for number, axis in axes.items():
         if not 0 <= axis.result <= (LONGEST if axis.size else 0):
             raise ModelError(f"axis {number} of {x.type} cannot be resized to {axis.result} elements")
+        if axis.result == 0:
+            y = c.b.part(y, number, 0, 0)
+            continue
         at, extrapolated = positions(method, axis)
         indices, weights = table(method, axis, at)
         if method.mode == "nearest":
             y = c.b.gather(y, c.b.constant(indices[:, 0], DType.I64), number)
-        elif axis.size:
+        else:
             y = c.b.interpolate(y, indices, weights, number)
         if extrapolated.any():
             outside[number] = extrapolated
@@ -215,7 +218,7 @@ def table(method: Method, axis: Axis, at: Array) -> tuple[Array, Array]:
         weights = np.where((indices < 0) | (indices >= axis.size), 0, weights)
         total = weights.sum(axis=1, keepdims=True)
         weights = weights / np.where(total == 0, 1, total)
-    return np.clip(indices, 0, max(axis.size - 1, 0)).astype(np.int64), weights
+    return np.clip(indices, 0, axis.size - 1).astype(np.int64), weights
 
 
 def _nearest(at: Array, rule: str) -> Array:

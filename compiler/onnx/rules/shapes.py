@@ -209,6 +209,8 @@ def center_crop_pad(c: Context) -> Value:
     x = c[0]
     wanted = c.integers(1, "shape")
     axes = [c.axis(int(a), x.rank) for a in c.attribute("axes", range(x.rank))]
+    if len(axes) != len(wanted):
+        raise ModelError(f"{len(wanted)} sizes for {len(axes)} axes")
     low, high = [0] * x.rank, [0] * x.rank
     for axis, size in zip(axes, wanted, strict=True):
         have = x.dims[axis]
