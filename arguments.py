@@ -49,7 +49,7 @@ def source(
         bounds = _missing_bounds(request, inputs, sizes or {})
         if bounds:
             given = ", ".join(f"{dim} <= {size}" for dim, size in bounds.items())
-            note(f"{given}, as the inputs have it; --bound gives other limits")
+            note(f"{given}, as this run needs it; --bound gives other limits")
             request = replace(request, bounds={**request.bounds, **bounds})
         program = models.program_of(request, tell)
     return Source(program, request, *models.renamed(request, program))

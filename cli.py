@@ -345,6 +345,8 @@ def compare(
     for name, run_on in runners.items():
         with waiting(f"running on {name}"):
             rows += [(name, c) for c in oracle.compare(run_on(tensors, sizes, state))]
+    for name in report.with_nans(oracle.oracle):
+        note(f"warning: output '{name}' has NaN elements, of which nothing can be compared; give other inputs")
     note(f"backends: golden (reference), {', '.join(others)}")
     if as_json:
         print_json(report.comparison_facts(rows))

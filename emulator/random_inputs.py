@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 import numpy as np
 
-from dla.isa.descriptor import Dynamic, Segment, bound_of
+from dla.isa.descriptor import Descriptor, Dynamic, Segment, bound_of
 from dla.isa.dtypes import Array, DType, convert
 from dla.isa.program import Program, Tensor
+from dla.isa.table import Role
 
 LARGEST_DIM = 64
 """Named dims that nobody set become their bound, but at most this."""
+_INDEX_ARITHMETIC = ("COPY", "EW", "SELECT")
 _INTEGERS = 10  # i32 and i64 are drawn from 0 to 9: small enough to index with
 
 
@@ -41,15 +43,37 @@ def _draw(rng: np.random.Generator, program: Program, tensor: Tensor, sizes: Map
 
 
 def _index_limit(program: Program, tensor: Tensor) -> int:
-    """One more than the largest integer that GATHER, SCATTER and RESIZE can take from `tensor`."""
+    """One more than the largest integer that GATHER, SCATTER and RESIZE can take from `tensor`.
+
+    Indices may have been copied and wrapped on their way from `tensor` (compiled models let -1 be the last one).
+    """
     limit = _INTEGERS
-    begin, end = tensor.descriptor.offset, tensor.descriptor.offset + tensor.descriptor.span
+    held = {_range(tensor.descriptor)}  # what holds its integers, or some made from them
     for instruction in program.instructions:
-        if all(operand.name != "indices" for operand in instruction.row.inputs):
-            continue
-        indices, x = instruction.operand("indices"), instruction.operand("x")
-        assert indices is not None and x is not None, "required operands"  # noqa: PT018  # both for mypy
-        if indices.segment is Segment.INPUT and begin <= indices.offset < end:
-            axis = instruction.row.with_defaults(instruction.attributes)["axis"]
-            limit = min(limit, bound_of(x.dims[axis]))
+        read = [d for o, d in zip(instruction.row.operands, instruction.operands, strict=True)
+                if d is not None and o.role is Role.IN and _meets(_range(d), held)]  # fmt: skip
+        if any(operand.name == "indices" for operand in instruction.row.inputs):
+            indices, x = instruction.operand("indices"), instruction.operand("x")
+            assert indices is not None and x is not None, "required operands"  # noqa: PT018  # both for mypy
+            if indices in read:
+                axis = instruction.row.with_defaults(instruction.attributes)["axis"]
+                limit = min(limit, bound_of(x.dims[axis]))
+        passes_on = bool(read) and instruction.row.mnemonic in _INDEX_ARITHMETIC
+        for out in (d for o, d in zip(instruction.row.operands, instruction.operands, strict=True)
+                    if d is not None and o.role is Role.OUT):  # fmt: skip
+            segment, begin, end = _range(out)
+            held = {h for h in held if not (h[0] is segment and begin <= h[1] and h[2] <= end)}
+            if passes_on and out.dtype in (DType.I32, DType.I64):
+                held.add((segment, begin, end))
     return max(limit, 1)
+
+
+_Range = tuple[Segment, int, int]
+
+
+def _range(d: Descriptor) -> _Range:
+    return d.segment, d.offset, d.offset + d.span
+
+
+def _meets(one: _Range, others: Iterable[_Range]) -> bool:
+    return any(one[0] is segment and one[1] < end and begin < one[2] for segment, begin, end in others)

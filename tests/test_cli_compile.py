@@ -236,7 +236,7 @@ def test_run_takes_a_model_and_its_own_names() -> None:
     """Open dims take their bounds from the inputs, and say so; inputs and outputs may be called as in the model."""
     result = dla("run", "model.onnx", "-i", "x:0=x.npy", "-o", "y:0=y.npy", "--backend", "golden")
     assert result.exit_code == 0, result.output
-    assert "batch <= 6, as the inputs have it" in result.stderr
+    assert "batch <= 6, as this run needs it" in result.stderr
     np.testing.assert_allclose(np.load("y.npy"), expected(), rtol=1e-5)
     same = dla("run", "model.onnx", "-i", "x_0=x.npy", "-o", "y_0=z.npy", "--backend", "golden")
     assert same.exit_code == 0, same.output
@@ -342,6 +342,14 @@ def test_onnxruntime_is_within_the_bounds_of_the_reference() -> None:
         ("golden-f32", "y_0", True), ("onnxruntime", "y_0", True)
     ]  # fmt: skip
     assert facts[1]["max_error"] > 0  # f32 against f64: it did run
+
+
+def test_a_comparison_of_nan_is_warned_of() -> None:
+    """Made-up inputs may lead to NaN everywhere, which is equal and tells nothing."""
+    onnx.save(model([helper.make_node("Log", ["x"], ["y"], name="l")]), "log.onnx")
+    result = dla("compare", "log.onnx", "--random", "1", "--backends", "golden,onnxruntime")
+    assert result.exit_code == 0, result.output
+    assert "warning: output 'y' has NaN elements" in result.stderr
 
 
 def test_inputs_that_are_constants_reach_onnxruntime() -> None:

@@ -56,3 +56,26 @@ main:
     HALT
 """)
     assert set(random_inputs(program, 0)["x"].tolist()) == {0, 1, 2}
+
+
+@pytest.mark.parametrize(
+    ("instructions", "largest"),
+    [
+        ("EW.mod i, x, 3; EW.max i, x, i; GATHER y, table, i", 2),  # how a compiler lets -1 be the last one
+        ("COPY i, x; EW.add i, i, i; FILL i, 1; GATHER y, table, i", 9),  # overwritten: other integers
+    ],
+)
+def test_indices_are_followed_through_arithmetic(instructions: str, largest: int) -> None:
+    """An input that becomes indices on the way is as small as they must be."""
+    lines = "\n".join(f"    {line}" for line in instructions.split("; "))
+    program = assemble(f"""
+.program p
+.const table : f32[3] = [1, 2, 3]
+.input x : i64[64]
+.scratch i : i64[64]
+.output y : f32[64]
+main:
+{lines}
+    HALT
+""")
+    assert random_inputs(program, 0)["x"].max() == largest
