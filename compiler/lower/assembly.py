@@ -8,7 +8,7 @@ from collections.abc import Iterable
 import numpy as np
 
 from dla.compiler import memory
-from dla.compiler.lower.lowering import Draft, Lowered, Place, placed
+from dla.compiler.lower.drafts import Draft, Lowered, Place, placed
 from dla.compiler.lower.storage import Storage, whole
 from dla.isa.attributes import Target
 from dla.isa.descriptor import Descriptor, Segment, contiguous_strides

@@ -7,19 +7,19 @@ nobody reads afterwards. Everything else gets scratch memory, which `compiler.me
 
 from __future__ import annotations
 
-import dataclasses
-import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
+from contextlib import contextmanager
 from typing import Any
 
 from dla.compiler import dims
 from dla.compiler.dims import Dim, Expr, Symbol
-from dla.compiler.graph import Graph, Node, Value
+from dla.compiler.graph import Graph, Node, TensorType, Value
+from dla.compiler.lower.drafts import Draft, Lowered, placed
+from dla.compiler.lower.packing import repacked
+from dla.compiler.lower.places import Targets, parts
 from dla.compiler.lower.recurrent import recurrent
 from dla.compiler.lower.registers import Registers
-from dla.compiler.lower.storage import Storage, View, strides_of, whole
+from dla.compiler.lower.storage import Storage, View, whole
 from dla.compiler.operators import GRAPH_ONLY, VIEWS, row_of
 from dla.isa import descriptor as isa
 from dla.isa.descriptor import Segment
@@ -30,38 +30,6 @@ from dla.isa.table import Alias, Role, Row
 
 COPY = BY_MNEMONIC["COPY"]
 _NEVER = 1 << 60
-
-
-@dataclass(frozen=True)
-class Place:
-    """A view with its sizes in registers: its element 0 is `number + register * factor` after its storage's first."""
-
-    view: View
-    dims: tuple[isa.Dim, ...]
-    number: int
-    register: int | None = None
-    factor: int = 0
-
-
-@dataclass
-class Draft:
-    """An instruction whose operands have no addresses yet."""
-
-    row: Row
-    sub: str = ""
-    operands: tuple[Place | None, ...] = ()
-    attributes: dict[str, Any] = field(default_factory=dict)
-    label: str = ""
-
-
-@dataclass
-class Lowered:
-    """A graph as drafts, and everything that they need."""
-
-    drafts: list[Draft]
-    registers: Registers
-    storages: list[Storage]
-    held: dict[str, Storage]  # inputs, outputs and states, by name
 
 
 def lower(graph: Graph) -> Lowered:
@@ -78,9 +46,9 @@ class Lowering:
         self.registers = Registers(graph.symbols, self._emit_scalar)
         self.label = ""
         self._storages: list[Storage] = []
-        self._held: dict[str, Storage] = {}
+        self._held: dict[str, Storage] = {}  # of inputs and states
         self._views: dict[int, View] = {}
-        self._targets: dict[int, View] = {}  # by value: where it must be written
+        self._targets = Targets(graph, self.storage)
         self._last = _last_uses(graph)
         self._node = 0
 
@@ -90,23 +58,21 @@ class Lowering:
             self._hold(Segment.INPUT, name, value)
         for name, state in self.graph.states.items():
             self._hold(Segment.STATE, name, state.before)
-        pending = self._place_outputs()
-        self._place_parts()
-        self._place_reshaped()
         for position, node in enumerate(self.graph.nodes):
             self._node, self.label = position, node.label
             self._lower(node)
-        self._finish(pending)
+        self._finish()
         self.label = ""
         self.emit(BY_MNEMONIC["HALT"])
-        return Lowered(self.drafts, self.registers, self._storages, self._held)
+        held = self._held | {name: view.storage for name, view in self._targets.outputs.items()}
+        return Lowered(self.drafts, self.registers, self._storages, held)
 
     # -- for rules
 
     def view(self, value: Value) -> View:
         """Where `value` lies."""
         if value.constant is not None and id(value) not in self._views:
-            storage = self._storage(Segment.CONST, value, value.name)
+            storage = self.storage(Segment.CONST, value.type, value.name)
             storage.array = value.constant
             self._views[id(value)] = whole(storage)
         return self._views[id(value)]
@@ -114,7 +80,7 @@ class Lowering:
     def result(self, value: Value, view: View | None = None) -> View:
         """Where `value` is to be written: `view`, or a place of its own."""
         if view is None:
-            view = self._targets.get(id(value))
+            view = self._targets.views.get(id(value))
         if view is None:
             view = self.fresh(value)
         self._views[id(value)] = view
@@ -122,7 +88,7 @@ class Lowering:
 
     def fresh(self, value: Value) -> View:
         """New scratch memory of `value`'s type."""
-        storage = self._storage(Segment.SCRATCH, value, value.name)
+        storage = self.storage(Segment.SCRATCH, value.type, value.name)
         storage.owner = id(value)
         return whole(storage)
 
@@ -143,7 +109,7 @@ class Lowering:
 
     def settle(self, value: Value, view: View) -> None:
         """Let `value` be what lies in `view`, and copy it where it must be written, if it must be elsewhere."""
-        target = self._targets.get(id(value))
+        target = self._targets.views.get(id(value))
         if target is not None:
             self.copy(target, view)
         self._views[id(value)] = view if target is None else target
@@ -155,7 +121,7 @@ class Lowering:
     def body(self, graph: Graph, inputs: Sequence[View], targets: Mapping[int, View]) -> None:
         """Lower the nodes of `graph`, whose inputs lie in the given views; some values are to be written to targets."""
         self._views |= {id(v): view for v, view in zip(graph.inputs.values(), inputs, strict=True)}
-        self._targets |= targets
+        self._targets.views |= targets
         self._last |= _last_uses(graph)
         outer = self._node
         for self._node, node in enumerate(graph.nodes):
@@ -198,65 +164,20 @@ class Lowering:
     # -- places
 
     def _hold(self, segment: Segment, name: str, value: Value) -> None:
-        storage = self._storage(segment, value, name)
+        storage = self.storage(segment, value.type, name)
         self._held[name] = storage
         self._views[id(value)] = whole(storage)
 
-    def _storage(self, segment: Segment, value: Value, name: str) -> Storage:
-        storage = Storage(segment, value.dtype, value.dims, name)
+    def storage(self, segment: Segment, type_: TensorType, name: str) -> Storage:
+        """New memory of a type."""
+        storage = Storage(segment, type_.dtype, type_.dims, name)
         self._storages.append(storage)
         return storage
 
-    def _place_outputs(self) -> list[tuple[Value, View]]:
-        """Let outputs be written where they belong. Returns those that have to be copied there at the end."""
-        pending = []
-        for name, value in self.graph.outputs.items():
-            storage = self._storage(Segment.OUTPUT, value, name)
-            self._held[name] = storage
-            if not self._aim(value, whole(storage)):
-                pending.append((value, whole(storage)))
-        return pending
-
-    def _place_parts(self) -> None:
-        """Let parts of a CONCAT be written into it, the last CONCAT first, so that nested ones are one buffer."""
-        for node in reversed(self.graph.nodes):
-            if node.op != "CONCAT":
-                continue
-            if id(node.output) not in self._targets:
-                self._targets[id(node.output)] = self.fresh(node.output)
-            target = self._targets[id(node.output)]
-            target.storage.owner = 0
-            for value, place in _parts(node, target):
-                self._aim(value, place)
-
-    def _place_reshaped(self) -> None:
-        """Where a reshape could not be a view of its source's own memory, let the source be written in its order."""
-        for node in reversed(self.graph.nodes):
-            if node.op == "RESHAPE" and not _is_view(node):
-                storage = self._storage(Segment.SCRATCH, node.output, node.output.name)
-                if not self._aim(node.output, whole(storage)):
-                    self._storages.pop()
-
-    def _aim(self, value: Value, place: View) -> bool:
-        """Let `value` be written to `place` when it is computed; False if it cannot be."""
-        node = value.producer
-        while node is not None and node.op in ("RESHAPE", "TRANSPOSE"):
-            (value,) = node.present
-            back = _undone(node, place)
-            if back is None:
-                return False
-            place, node = back, value.producer
-        if node is None or node.op in (*VIEWS, "WRITE") or id(value) in self._targets:
-            return False
-        if id(value) in {id(s.after) for s in self.graph.states.values()}:
-            return False
-        self._targets[id(value)] = place
-        return True
-
-    def _finish(self, pending: Sequence[tuple[Value, View]]) -> None:
+    def _finish(self) -> None:
         """Copy what lies elsewhere into outputs and states."""
         self.label = "output"
-        for value, place in pending:
+        for value, place in self._targets.to_copy:
             self.copy(place, self.view(value))
         self.label = "state"
         changed = [(self._views[id(s.before)], s.after) for s in self.graph.states.values() if s.after is not s.before]
@@ -296,39 +217,7 @@ class Lowering:
             found = packed.reshape(given["shape"])
             if found is not None:
                 self.copy(packed, view)
-        return found if found is not None else self._repacked(node, view)
-
-    def _repacked(self, node: Node, view: View) -> View:
-        """A reshape that regroups rows of symbolic length: packed without gaps row by row, and unpacked again."""
-        value = node.output
-        storage = Storage(Segment.SCRATCH, value.dtype, (value.type.elements,), value.name)
-        self._storages.append(storage)
-        packed = whole(storage)
-        for place, rows in self._rows(view, packed):
-            self.copy(place, rows)
-        found = packed.reshape(value.dims)
-        if found is None:
-            found = self.fresh(value)
-            for place, rows in self._rows(found, packed):
-                self.copy(rows, place)
-        return found
-
-    def _rows(self, view: View, packed: View) -> Iterator[tuple[View, View]]:
-        """(piece of `packed`, the same elements of `view`), inside loops over the axes that must be counted.
-
-        From the last symbolic axis on, elements lie as far apart in both, so that is one piece.
-        """
-        shape = view.dims
-        inner = max((k for k, d in enumerate(shape) if isinstance(d, Expr)), default=0)
-        size = dims.product(shape[inner:])
-        with ExitStack() as loops:
-            at: Dim = 0
-            for axis in range(inner):
-                index = 0 if shape[axis] == 1 else loops.enter_context(self.loop(f"row{axis}", shape[axis]))
-                view = dataclasses.replace(view, offset=view.offset + index * view.strides[axis])
-                at = at * shape[axis] + index
-            piece = View(packed.storage, shape[inner:], strides_of(shape[inner:]), at * size)
-            yield piece, View(view.storage, shape[inner:], view.strides[inner:], view.offset)
+        return found if found is not None else repacked(self, node, view)
 
     # -- instructions
 
@@ -344,7 +233,7 @@ class Lowering:
             if optional and not value.users and not self.graph.is_result(value):
                 views[name] = None
                 continue
-            place = self._targets.get(id(value))
+            place = self._targets.views.get(id(value))
             if place is None and position == 0:
                 place = self._in_place(row, read, value)
             views[name] = self.result(value, place)
@@ -384,25 +273,6 @@ class Lowering:
 
     def _emit_scalar(self, instruction: Instruction) -> None:
         self.drafts.append(Draft(instruction.row, instruction.sub, (), dict(instruction.attributes), self.label))
-
-
-def placed(registers: Registers, view: View) -> Place:
-    """`view` with registers for its symbolic sizes and offset."""
-    sizes = tuple(
-        isa.Dynamic(registers.holding(d).index, dims.bound(d)) if isinstance(d, Expr) else d for d in view.dims
-    )
-    if isinstance(view.offset, int):
-        return Place(view, sizes, view.offset)
-    # Descriptors have no negative numbers, so a difference of sizes is computed as a whole.
-    constant = sum(factor for monomial, factor in view.offset.terms if not monomial)
-    if any(factor < 0 for _, factor in view.offset.terms):
-        constant = 0
-    rest = view.offset - constant
-    assert isinstance(rest, Expr), "only a constant was taken away"
-    factor = math.gcd(*(factor for _, factor in rest.terms))
-    base = dims.divide(rest, factor)
-    assert isinstance(base, Expr), "the factor divides every term"
-    return Place(view, sizes, constant, registers.holding(base).index, factor)
 
 
 def flattened(views: Mapping[str, View | None]) -> dict[str, View | None] | None:
@@ -451,50 +321,9 @@ def _last_uses(graph: Graph) -> dict[int, int]:
     return last
 
 
-def _is_view(node: Node) -> bool:
-    """Whether a RESHAPE is a view where what it reshapes lies in memory of its own, row-major."""
-    chain = [node]
-    while chain[-1].inputs[0] is not None and chain[-1].inputs[0].producer is not None:
-        source = chain[-1].inputs[0].producer
-        if source.op not in ("RESHAPE", "TRANSPOSE"):
-            break
-        chain.append(source)
-    (root,) = chain[-1].present
-    view: View | None = whole(Storage(Segment.SCRATCH, root.dtype, root.dims))
-    for step in reversed(chain):
-        assert view is not None
-        perm = step.attributes.get("perm")
-        view = view.transpose(perm) if perm is not None else view.reshape(step.attributes["shape"])
-        if view is None:
-            return step is not node  # that one is in the way, and is asked itself
-    return True
-
-
-def _parts(node: Node, target: View) -> list[tuple[Value, View]]:
-    """The inputs of a CONCAT, each with its part of the result. One that occurs twice keeps its first place."""
-    axis, position = node.attributes["axis"], 0
-    parts: list[tuple[Value, View]] = []
-    at: Dim = position
-    for value in node.present:
-        starts: list[Dim] = [0] * value.rank
-        starts[axis] = at
-        parts.append((value, target.slice(starts, value.dims, [1] * value.rank)))
-        at = at + value.dims[axis]
-    return parts
-
-
-def _undone(node: Node, place: View) -> View | None:
-    """Where the input of a RESHAPE or TRANSPOSE has to lie for its output to lie at `place`."""
-    if node.op == "RESHAPE":
-        (value,) = node.present
-        return place.reshape(value.dims)
-    perm = node.attributes["perm"]
-    return place.transpose([perm.index(k) for k in range(len(perm))])
-
-
 def _concat(lowering: Lowering, node: Node) -> None:
     target = lowering.result(node.output)
-    for value, place in _parts(node, target):
+    for value, place in parts(node, target):
         lowering.copy(place, lowering.view(value))
 
 
