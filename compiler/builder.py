@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 
 from dla.compiler import dims
+from dla.compiler.checking import check_node
 from dla.compiler.dims import Dim
 from dla.compiler.fold import fold_small
 from dla.compiler.graph import Body, Graph, Node, State, TensorType, Value
@@ -90,7 +91,8 @@ class GraphBuilder:
         """A tensor full of one number, which may be a symbolic size."""
         if isinstance(value, float) and not math.isfinite(value):
             return self.expand(self.constant(value, dtype), shape)  # instructions hold finite numbers only
-        return self.emit("FILL", [], shape=tuple(shape), value=value, dtype=dtype)
+        number = int(value) if isinstance(value, bool) else value
+        return self.emit("FILL", [], shape=tuple(shape), value=number, dtype=dtype)
 
     def iota(
         self, shape: Sequence[Dim], dtype: DType, *, axis: int = 0, start: Any = 0, step: Any = 1
@@ -106,7 +108,8 @@ class GraphBuilder:
         if not any((*low, *high)):
             return x
         fill = (0,) * (6 - x.rank)
-        extra: dict[str, Any] = {"value": value} if mode == "constant" else {}
+        number = int(value) if isinstance(value, bool) else value
+        extra: dict[str, Any] = {"value": number} if mode == "constant" else {}
         return self.emit("PAD", [x], sub=mode, low=(*low, *fill), high=(*high, *fill), **extra)
 
     def gather(self, x: Value, indices: Value, axis: int = 0) -> Value:
@@ -176,8 +179,11 @@ class GraphBuilder:
 
     def concat(self, parts: Sequence[Value], axis: int) -> Value:
         """`parts` one after the other along `axis`."""
+        axis = _axis(axis, parts[0].rank)
+        if any(p.rank != parts[0].rank for p in parts):
+            raise ModelError(f"CONCAT of {', '.join(str(p.type) for p in parts)}: their ranks differ")
         kept = [p for p in parts if p.dims[axis] != 0] or list(parts[:1])
-        return kept[0] if len(kept) == 1 else self.emit("CONCAT", kept, axis=_axis(axis, kept[0].rank))
+        return kept[0] if len(kept) == 1 else self.emit("CONCAT", kept, axis=axis)
 
     def write(self, x: Value, part: Value, starts: Mapping[int, Dim]) -> Value:
         """X with `part` written over it from `starts`; in place where x is a state, or not needed any more."""
@@ -322,7 +328,9 @@ class GraphBuilder:
     def node(self, op: str, inputs: Sequence[Value | None], *, sub: str = "", dtype: DType | None = None,
              **attributes: Any) -> Node:  # fmt: skip
         """A new node; its types follow from its inputs. Raises ModelError where they do not fit."""
-        types = infer(op, sub, [None if v is None else v.type for v in inputs], attributes, dtype)
+        given = [None if v is None else v.type for v in inputs]
+        types = infer(op, sub, given, attributes, dtype)
+        check_node(op, sub, given, types, attributes)
         node = Node(op, sub, inputs, attributes, types, self.label, self.order)
         if not fold_small(node):
             self.graph.nodes.append(node)

@@ -225,6 +225,11 @@ def _transpose(request: Request) -> tuple[TensorType, ...]:
 
 
 def _slice(request: Request) -> tuple[TensorType, ...]:
+    names = ("starts", "sizes", "steps")
+    for old, start, size, step in zip(request.first.dims, *(request.attributes[name] for name in names), strict=True):
+        beyond = start + (size - 1) * step - old + 1
+        if size != 0 and isinstance(beyond, int) and beyond > 0:
+            raise ModelError(f"{request.first} has not {size} elements from {start} on in steps of {step}")
     return request.of(request.attributes["sizes"])
 
 

@@ -55,15 +55,17 @@ def attention(c: Context) -> Any:
     b = c.b
     q, k, v = c[0], c[1], c[2]
     flat = q.rank == 3
+    if not q.rank == k.rank == v.rank or q.rank not in (3, 4):
+        raise ModelError(f"queries {q.type}, keys {k.type} and values {v.type}")
     if flat:
         heads, kv_heads = int(c.required("q_num_heads")), int(c.required("kv_num_heads"))
         q, k, v = split_heads(b, q, heads), split_heads(b, k, kv_heads), split_heads(b, v, kv_heads)
     past: Dim = 0
     if c.has(4):
+        if c[4].rank != 4 or c[5].rank != 4:
+            raise ModelError(f"past keys {c[4].type} and values {c[5].type}")
         past = c[4].dims[2]
         k, v = b.concat([c[4], k], 2), b.concat([c[5], v], 2)
-    if not q.rank == k.rank == v.rank == 4:
-        raise ModelError(f"queries {q.type}, keys {k.type} and values {v.type}")
     sight, mask = _visible(c, q, k, past)
     scale = float(c.attribute("scale", 0.0)) or 1 / math.sqrt(_constant(q.dims[3]) or 1)
     softcap = float(c.attribute("softcap", 0.0))
@@ -137,7 +139,7 @@ def _scores(c: Context, q: Value, k: Value, mask: Value | None, sight: _Sight, s
     b, mode = c.b, int(c.attribute("qk_matmul_output_mode", 0))
     n, heads, s, depth = q.dims
     kv_heads, keys = k.dims[1], k.dims[2]
-    if _constant(heads) % _constant(kv_heads):
+    if not _constant(kv_heads) or _constant(heads) % _constant(kv_heads):
         raise ModelError(f"{heads} query heads for {kv_heads} key heads")
     grouped = b.reshape(q, (n, kv_heads, heads // kv_heads, s, depth))
     scores = b.matmul(grouped, b.swap(b.unsqueeze(k, 2)), alpha=scale, dtype=DType.F32)
@@ -155,9 +157,11 @@ def _scores(c: Context, q: Value, k: Value, mask: Value | None, sight: _Sight, s
 
 
 def rotary_embedding(c: Context) -> Value:
-    """ROPE. Its tables are per position; those that differ between samples are taken with all samples in one row."""
+    """ROPE. Its tables are per position, or per sample and position."""
     b, x = c.b, c[0]
     flat = x.rank == 3
+    if x.rank not in (3, 4):
+        raise ModelError(f"{x.type} has neither rank 3 nor 4")
     if flat:
         x = split_heads(b, x, int(c.required("num_heads")))
     cos, sin = _tables(c)
@@ -169,11 +173,7 @@ def rotary_embedding(c: Context) -> Value:
     if cos.dims[0] == 1 and sin.dims[0] == 1:
         y = b.rope(x, b.squeeze(cos, 0), b.squeeze(sin, 0), interleaved=interleaved)
     else:
-        n, heads, s, depth = x.dims
-        rows = b.reshape(b.transpose(x, (1, 0, 2, 3)), (heads, n * s, depth))
-        tables = (b.reshape(b.expand(t, (n, s, t.dims[2])), (n * s, t.dims[2])) for t in (cos, sin))
-        turned = b.rope(rows, *tables, interleaved=interleaved)
-        y = b.transpose(b.reshape(turned, (heads, n, s, depth)), (1, 0, 2, 3))
+        y = b.rope(x, b.unsqueeze(cos, 1), b.unsqueeze(sin, 1), interleaved=interleaved)
     return merge_heads(b, y) if flat else y
 
 

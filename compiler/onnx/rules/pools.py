@@ -120,10 +120,17 @@ def average_pool(c: Context) -> Value:
 def lp_pool(c: Context) -> Value:
     """(sum of |x| ** p) ** (1 / p) of each window."""
     window, more = _pool_window(c, c[0])
-    p = float(c.attribute("p", 2))
+    p = _exponent(c)
     powers = _power(c.b, channels_last(c.b, c[0]), p)
     means = pool(c.b, "avg", powers, _longer(window, more), count_include_pad=True)
     return channels_first(c.b, _root(c.b, c.b.mul(means, math.prod(window.kernel)), p))
+
+
+def _exponent(c: Context) -> float:
+    p = float(c.attribute("p", 2))
+    if p <= 0:
+        raise ModelError(f"p = {p:g}")
+    return p
 
 
 def _power(b: GraphBuilder, x: Value, p: float) -> Value:
@@ -148,7 +155,7 @@ def global_pool(kind: str) -> Callable[[Context], Value]:
 
 def global_lp_pool(c: Context) -> Value:
     """(sum of |x| ** p) ** (1 / p) of all positions."""
-    p = float(c.attribute("p", 2))
+    p = _exponent(c)
     return _root(c.b, c.b.reduce("sum", _power(c.b, c[0], p), range(2, c[0].rank), keepdims=True), p)
 
 
@@ -165,8 +172,8 @@ def max_unpool(c: Context) -> Value:
     if not c.has(2):
         return y
     wanted = c.integers(2, "output shape")
-    more = [n - m for n, m in zip(wanted[2:], spatial, strict=True)]
-    if min(more) < 0:
+    more = [n - m for n, m in zip(wanted[2:], spatial, strict=False)]
+    if len(wanted) != x.rank or min(more) < 0:
         raise ModelError(f"an output of {wanted} is smaller than what its window gives, {spatial}")
     return c.b.pad(y, (0,) * x.rank, (0, 0, *more))
 

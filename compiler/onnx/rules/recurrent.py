@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from dla.compiler import dims
 from dla.compiler.builder import GraphBuilder
 from dla.compiler.dims import Dim
 from dla.compiler.graph import Value
@@ -136,8 +137,7 @@ def _prepared(
     if x.rank != 3 or c[2].rank != 3 or not isinstance(c[2].dims[2], int):
         raise ModelError(f"inputs {x.type} and recurrent weights {c[2].type}")
     size, gates = c[2].dims[2], len(order)
-    if c[1].dims[1] != gates * size or c[2].dims[1] != gates * size:
-        raise ModelError(f"weights {c[1].type} and {c[2].type} for {gates} gates of {size} elements")
+    _check_weights(c, gates, size, k)
     own = kind == "gru" and bool(c.attribute("linear_before_reset", 0))
     bias, state_bias = _biases(b, c.optional(3), k, order, size)
     if not own and bias is not None and state_bias is not None:
@@ -150,6 +150,14 @@ def _prepared(
         _initial(c, 6, k, shape, x.dtype) if kind == "lstm" else None, peepholes, functions,
         _within(c, x.dims), reverse,
     )  # fmt: skip
+
+
+def _check_weights(c: Context, gates: int, size: int, k: int) -> None:
+    """Raise ModelError unless weights, biases and peepholes are for so many gates and at least k + 1 directions."""
+    rows = {1: gates * size, 2: gates * size, 3: 2 * gates * size, 7: 3 * size}
+    for index, count in rows.items():
+        if c.has(index) and not (c[index].rank >= 2 and c[index].dims[1] == count and dims.bound(c[index].dims[0]) > k):
+            raise ModelError(f"input {index}, {c[index].type}: {count} rows in each of {k + 1} directions are needed")
 
 
 def _gates(b: GraphBuilder, value: Value, k: int, order: Sequence[int], size: int) -> Value:

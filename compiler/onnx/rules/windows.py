@@ -194,6 +194,8 @@ def _transposed(c: Context, window: Window, sizes: tuple[int, ...]) -> tuple[Win
     wanted = c.attribute("output_shape")
     if wanted is not None:
         wanted = [int(n) for n in wanted][-window.rank :]
+        if len(wanted) != window.rank:
+            raise ModelError(f"output_shape = {wanted} for {window.rank} spatial axes")
     elif kind.startswith("SAME"):
         wanted = [n * s for n, s in zip(sizes, window.strides, strict=True)]
     if wanted is not None:
