@@ -212,7 +212,7 @@ def compile_(
 
     target = output or f"{Path(path).stem}.dlab"
     request = requested(path, model)
-    passes = report_compile.Passes()
+    passes = report_compile.Passes(texts=explain is not None)
     try:
         with waiting(f"compiling {path}") as tell:
             compiled = request.compile(skip=skip, explain=passes, progress=tell)

@@ -36,17 +36,18 @@ class Step:
 
 
 class Passes:
-    """Keeps what each pass did. Give it to the compiler as `explain`."""
+    """Keeps what each pass did, and with `texts` the graph as well. Give it to the compiler as `explain`."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, texts: bool = True) -> None:
         self.steps: list[Step] = []
+        self._texts = texts
         self._before: Counter[str] = Counter()
 
     def __call__(self, name: str, graph: Graph) -> None:
         """Note the graph after pass `name`."""
         now = Counter(node.name for node in graph.nodes)
         changed = {op: now[op] - self._before[op] for op in now | self._before if now[op] != self._before[op]}
-        self.steps.append(Step(name, len(graph.nodes), changed, str(graph)))
+        self.steps.append(Step(name, len(graph.nodes), changed, str(graph) if self._texts else ""))
         self._before = now
 
     def text(self, chosen: str | None = None) -> str:

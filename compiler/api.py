@@ -107,13 +107,18 @@ def _check_sizes(
 
 
 def _check_values(inputs: Sequence[signature.Declared], values: Mapping[str, Array]) -> None:
-    """Raise InputError unless every value is given to an input, and has as many axes."""
+    """Raise InputError unless every value is given to an input, and has its type and shape."""
+    from onnx.helper import tensor_dtype_to_np_dtype
+
     known = {given.name: given for given in inputs}
     for name, array in values.items():
         if name not in known:
             hint = f"its inputs: {', '.join(map(shown, known)) or 'none'}"
             raise InputError(f"the model has no input '{shown(name)}'", hint=hint)
-        shape = known[name].dims
+        wanted_type, shape = known[name].element_type, known[name].dims
+        if wanted_type and tensor_dtype_to_np_dtype(wanted_type) != array.dtype:
+            wanted = tensor_dtype_to_np_dtype(wanted_type)
+            raise InputError(f"input '{shown(name)}' must be {wanted}, not {array.dtype}")
         if shape is None:
             continue
         fits = [isinstance(d, signature.Symbol) or d == n for d, n in zip(shape, array.shape, strict=False)]

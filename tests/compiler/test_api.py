@@ -13,6 +13,7 @@ from onnx import TensorProto, helper, numpy_helper
 from onnx_models import mlp, perceptron, saved
 
 import dla
+from dla.compiler.passes import PASSES
 from dla.isa.dtypes import DType
 
 
@@ -76,6 +77,30 @@ def test_a_fixed_size_is_no_dim_of_the_program() -> None:
     assert dla.compile_model(perceptron(), fixed={"batch": 3}).program.dims == ()
 
 
+@pytest.mark.parametrize("skipped", PASSES)
+def test_any_pass_may_be_left_out(skipped: str) -> None:
+    """The program is another, its results are not: a convolution with batch norm, and what follows it."""
+    rng = np.random.default_rng(0)
+    shapes = {"w": (4, 3, 3, 3), "scale": (4,), "bias": (4,), "mean": (4,), "v": (4, 5)}
+    tensors = [numpy_helper.from_array(rng.standard_normal(s).astype(np.float32), n) for n, s in shapes.items()]
+    tensors.append(numpy_helper.from_array(np.full(4, 2, np.float32), "var"))
+    nodes = [
+        helper.make_node("Conv", ["x", "w"], ["a"], pads=[1, 1, 1, 1]),
+        helper.make_node("BatchNormalization", ["a", "scale", "bias", "mean", "var"], ["b"]),
+        helper.make_node("Relu", ["b"], ["c"]),
+        helper.make_node("GlobalAveragePool", ["c"], ["d"]),
+        helper.make_node("Flatten", ["d"], ["e"]),
+        helper.make_node("MatMul", ["e", "v"], ["y"]),
+    ]
+    x = helper.make_tensor_value_info("x", TensorProto.FLOAT, ["n", 3, 6, 6])
+    y = helper.make_tensor_value_info("y", TensorProto.FLOAT, ["n", 5])
+    graph = helper.make_graph(nodes, "g", [x], [y], initializer=tensors)
+    proto = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    image = rng.standard_normal((2, 3, 6, 6)).astype(np.float32)
+    whole, less = (outputs(dla.compile_model(proto, bounds={"n": 2}, skip=s), x=image) for s in ([], [skipped]))
+    np.testing.assert_allclose(less, whole, rtol=1e-4, atol=1e-5)
+
+
 def test_progress_names_each_step() -> None:
     """What a spinner shows: reading, importing, the passes, lowering, verifying."""
     steps: list[str] = []
@@ -101,6 +126,8 @@ def test_sources_are_in_the_program(tmp_path: Path) -> None:
         ({"bounds": {"n": 1}}, "no symbolic dim 'n'"),
         ({"bounds": {"batch": -1}}, "cannot be -1"),
         ({"values": {"z": 1}}, "no input 'z'"),
+        ({"values": {"x:0": np.ones((2, 3), np.int64)}}, "input 'x:0' must be float32, not int64"),
+        ({"values": {"x:0": np.ones((2, 4), np.float32)}}, r"must have shape \[batch, 3\], not \[2, 4\]"),
         ({"bounds": {"batch": 1}, "skip": ["x"]}, "there is no pass 'x'"),
     ],
 )
