@@ -12,7 +12,7 @@ DRIVER := $(shell { nvidia-smi --query-gpu=driver_version --format=csv,noheader 
 EXTRA := $(if $(DRIVER),$(shell [ $(DRIVER) -ge 580 ] && echo cuda13 || echo cuda12))
 comma := ,
 
-.PHONY: help demo test lint format types kernel bench clean
+.PHONY: help demo test lint format types kernel conformance bench clean
 .DELETE_ON_ERROR:
 
 help:
@@ -21,6 +21,7 @@ help:
 	@echo 'make lint    ruff: rules and format          make format  apply them'
 	@echo 'make types   mypy, strict'
 	@echo 'make kernel  compile the CUDA kernel for sm_80 and sm_90a; needs no GPU'
+	@echo 'make conformance  run ONNX'\''s own tests; writes tests/conformance/*.json and docs/conformance.md'
 	@echo 'make bench   measure; writes benchmarks/results/*.json and the tables of README.md'
 	@echo 'make clean   remove the environment and caches'
 
@@ -41,10 +42,13 @@ format: $(VENV)/.dev
 # An editable install maps `dla` to this folder by an import hook that mypy does not see; a link shows it.
 types: $(VENV)/.dev
 	@mkdir -p $(VENV)/src && ln -sfn ../.. $(VENV)/src/dla
-	MYPYPATH=$(VENV)/src $(BIN)/mypy -p dla.isa -p dla.assembler -p dla.emulator -m dla.cli
+	MYPYPATH=$(VENV)/src $(BIN)/mypy -p dla.isa -p dla.assembler -p dla.compiler -p dla.emulator -m dla.onnx_backend -m dla.cli
 
 kernel: $(VENV)/.dev
 	$(BIN)/python -m dla.emulator.device.check_build
+
+conformance: $(VENV)/.dev
+	PYTHONPATH=tests $(BIN)/python -m conformance.run
 
 bench: $(VENV)/.dev
 	$(BIN)/python benchmarks/run.py --readme

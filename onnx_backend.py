@@ -31,6 +31,9 @@ from dla.isa.errors import BackendError, InputError, ModelError
 from dla.isa.names import shown
 
 _MACHINES = {"CPU": "golden", "CUDA": "gpu"}
+_PRELU_BROADCASTS = 7  # the operator set since which slopes of PRelu are broadcast as all else is
+_NARROWER = {"float64": ("f32", float(np.finfo(np.float32).max)), "uint64": ("i64", 2**63 - 1)}
+"""Types of inputs that are held in a type whose largest number is smaller; that type and number."""
 _MAX_PROGRAMS = 16
 """Programs kept per prepared model: one for each set of shapes, and of values that the compiler must know."""
 
@@ -170,14 +173,36 @@ def _converted(model: onnx.ModelProto) -> onnx.ModelProto:
     versions = [item.version for item in model.opset_import if item.domain in ("", "ai.onnx")]
     if not versions or min(versions) >= loader.OLDEST_OPSET:
         return model
+    what = f"its opset {min(versions)} is older than {loader.OLDEST_OPSET}, and onnx.version_converter"
     try:
-        return onnx.version_converter.convert_version(model, loader.OLDEST_OPSET)
-    except RuntimeError as error:
-        reason = str(error).strip().splitlines()[-1]
-        raise ModelError(
-            f"its opset {min(versions)} is older than {loader.OLDEST_OPSET}, and onnx.version_converter cannot rewrite "
-            f"it: {shown(reason)}"
-        ) from error
+        if min(versions) < _PRELU_BROADCASTS:
+            model = _with_slopes_per_channel(model)
+        made = onnx.version_converter.convert_version(model, loader.OLDEST_OPSET)
+    except RuntimeError as error:  # of which onnx's own errors are subclasses
+        raise ModelError(f"{what} cannot rewrite it: {shown(str(error).strip().splitlines()[-1])}") from error
+    for old, new in zip(model.graph.input, made.graph.input, strict=False):
+        if old.type.tensor_type.shape != new.type.tensor_type.shape:
+            raise ModelError(f"{what} changes the shape of its input {shown(old.name)}")
+    return made
+
+
+def _with_slopes_per_channel(model: onnx.ModelProto) -> onnx.ModelProto:
+    """`model` with slopes [C] of PRelu nodes as [C, 1, ...], which the converter forgets: axis 1 was theirs once."""
+    made = onnx.ModelProto()
+    made.CopyFrom(model)
+    graph = onnx.shape_inference.infer_shapes(model).graph
+    ranks = {v.name: len(v.type.tensor_type.shape.dim) for v in (*graph.value_info, *graph.input, *graph.output)}
+    del made.graph.node[:]
+    for number, node in enumerate(model.graph.node):
+        rank = ranks.get(node.input[0], 0) if node.op_type == "PRelu" else 0
+        if rank > 2:
+            slope = f"{node.output[0]}.slope_{number}"
+            sizes = onnx.numpy_helper.from_array(np.array([-1] + [1] * (rank - 2)))
+            made.graph.node.add().CopyFrom(onnx.helper.make_node("Constant", [], [f"{slope}_shape"], value=sizes))
+            made.graph.node.add().CopyFrom(onnx.helper.make_node("Reshape", [node.input[1], f"{slope}_shape"], [slope]))
+            node = onnx.helper.make_node("PRelu", [node.input[0], slope], node.output, node.name)
+        made.graph.node.add().CopyFrom(node)
+    return made
 
 
 def _array_type(value: onnx.ValueInfoProto) -> np.dtype[Any] | None:
@@ -201,8 +226,11 @@ def _array(value: Any, given: Declared) -> Array:
     array = np.asarray(array)
     if array.dtype != dtype:
         raise InputError(f"input {shown(given.name)} must be {dtype}, not {array.dtype}")
-    if array.dtype == np.uint64 and array.size and array.max() > np.iinfo(np.int64).max:
-        raise InputError(f"input {shown(given.name)} has a value beyond i64, which stands for u64")
+    stands_in, largest = _NARROWER.get(array.dtype.name, ("", np.inf))
+    if stands_in and array.size and np.max(np.abs(array), where=np.isfinite(array), initial=0) > largest:
+        raise InputError(
+            f"input {shown(given.name)} has a value beyond {stands_in}, which stands for {array.dtype} here"
+        )
     return array
 
 

@@ -24,15 +24,17 @@ Types that machines lack are held in similar ones here: f64 in f32, i16 and u16 
 operator sets older than 12 are rewritten for 12 by `onnx.version_converter`.
 """
 
+_BEYOND = "Values beyond the suite's tolerance"
+_OTHER = "Other reasons"
+_VARIED = (_BEYOND, _OTHER)
 _GROUPS = (
     (r"is an? (sequence|optional|map|sparse_tensor), not a tensor", "Inputs and outputs of programs are tensors"),
     (r"element type (\w+), which the machine lacks", "Element type {0}"),
     (r"a tensor of rank \d+; the machine's have at most 6 axes", "More than 6 axes"),
-    (r"^values differ", "Values beyond the suite's tolerance"),
+    (r"^values differ", _BEYOND),
     (r" is random$|Random\w+\) is not supported|RandomUniformLike", "Random numbers, which the suite does not compare"),
 )
 """Patterns of reasons, and what tests with such a reason are listed under."""
-_OTHER = "Other reasons"
 
 
 def boards(folder: Path = SCORES) -> list[dict[str, Any]]:
@@ -81,15 +83,6 @@ def _totals(board: Mapping[str, Any]) -> str:
 
 
 def _listed(title: str, tests: Mapping[str, str]) -> str:
-    """One group: names alone where the title says it all, else with each one's reason."""
-    head = f"### {title}: {len(tests)}\n\n"
-    if title == _OTHER or len({_plain(reason) for reason in tests.values()}) > 1 and not title.startswith(
-        ("Element type", "Operator", "Inputs", "More", "Random")
-    ):
-        return head + "\n".join(f"- `{name}`: {reason}" for name, reason in sorted(tests.items())) + "\n"
-    return head + "\n".join(f"`{name}`" for name in sorted(tests)) + "\n"
-
-
-def _plain(reason: str) -> str:
-    """A reason without the place."""
-    return re.sub(r"^[^:]*: ", "", reason)
+    """One group: names, with each one's reason where the title does not say it."""
+    lines = [f"- `{name}`: {tests[name]}" if title in _VARIED else f"`{name}`" for name in sorted(tests)]
+    return f"### {title}: {len(tests)}\n\n" + "\n".join(lines) + "\n"

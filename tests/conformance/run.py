@@ -1,4 +1,4 @@
-"""`make conformance`: run the suite on each machine that there is; write <backend>.json here and docs/conformance.md."""
+"""`make conformance`: run the suite on each machine that there is; write the scoreboards and docs/conformance.md."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import Any
 
 import click
-from conformance import page, suite
 
 import dla
+from conformance import page, suite
 from dla.emulator.api import gpu_missing
 
 SCORES = Path(__file__).parent
