@@ -115,10 +115,9 @@ def _check_values(inputs: Sequence[signature.Declared], values: Mapping[str, Arr
         if name not in known:
             hint = f"its inputs: {', '.join(map(shown, known)) or 'none'}"
             raise InputError(f"the model has no input '{shown(name)}'", hint=hint)
-        wanted_type, shape = known[name].element_type, known[name].dims
-        if wanted_type and tensor_dtype_to_np_dtype(wanted_type) != array.dtype:
-            wanted = tensor_dtype_to_np_dtype(wanted_type)
-            raise InputError(f"input '{shown(name)}' must be {wanted}, not {array.dtype}")
+        number, shape = known[name].element_type, known[name].dims
+        if number and array.dtype != (dtype := tensor_dtype_to_np_dtype(number)):
+            raise InputError(f"input '{shown(name)}' must be {dtype}, not {array.dtype}")
         if shape is None:
             continue
         fits = [isinstance(d, signature.Symbol) or d == n for d, n in zip(shape, array.shape, strict=False)]

@@ -371,6 +371,13 @@ def test_onnxruntime_gets_the_types_of_the_model() -> None:
     assert result.exit_code == 0, result.output
 
 
+@pytest.mark.gpu
+def test_three_machines_agree() -> None:
+    """The GPU and onnxruntime beside the reference."""
+    result = dla("compare", "model.onnx", "-i", "x.npy", "--backends", "golden,gpu,onnxruntime")
+    assert result.exit_code == 0, result.output
+
+
 # -- dla inspect --memory
 
 
