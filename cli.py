@@ -43,7 +43,7 @@ A first session, in a clone of the repository:
   dla run programs/vector_add.dla --random 1      run a program on random inputs
   dla asm programs/softmax.dla -o softmax.dlab    text to bytecode
   dla dis softmax.dlab                            and back
-  dla compile model.onnx --bound batch=64         a model to bytecode
+  dla compile model.onnx --bound batch=64         a model of yours to bytecode
   dla isa GEMM                                    what an instruction does
 
 \b
