@@ -81,7 +81,8 @@ class Importer:
         self._functions = {(domain_of(f.domain), f.name, getattr(f, "overload", "")): f for f in model.functions}
         self._symbols: dict[str, Dim] = {}
         self._missing: dict[str, None] = {}
-        self.b = GraphBuilder(model.graph.name or "model")
+        name = model.graph.name  # bytes, where it is no text
+        self.b = GraphBuilder(name if name and isinstance(name, str) else "model")
 
     def run(self, initialisers: Mapping[str, Array]) -> Graph:
         """Import everything."""

@@ -45,8 +45,7 @@ def size(dim: Any, name: str, axis: int) -> int | Symbol:
     """
     if dim.WhichOneof("value") == "dim_value":
         return int(dim.dim_value)
-    given = dim.dim_param  # bytes, where it is no valid text
-    text = (given if isinstance(given, str) else given.decode("utf-8", "replace")) or f"{name}_dim_{axis}"
+    text = dim.dim_param or f"{name}_dim_{axis}"
     plain = re.sub(r"\W", "_", text, flags=re.ASCII)[:200]
     return Symbol(text, plain if is_identifier(plain) else f"d_{plain}")
 
