@@ -20,7 +20,7 @@ def split(x: Array, pairs: int, interleaved: bool) -> tuple[Array, Array]:
 
 
 def semantics(out: Out, x: Array, cos: Array, sin: Array, *, interleaved: bool) -> Array:
-    """Turn each pair (a, b) of x [B..., S, D] to (a cos - b sin, b cos + a sin); cos and sin [S, R]."""
+    """Turn each pair (a, b) of x [B..., S, D] to (a cos - b sin, b cos + a sin); cos and sin [~B..., S, R]."""
     y = x.copy()
     a, b = split(x, cos.shape[-1], interleaved)
     first, second = split(y, cos.shape[-1], interleaved)
@@ -44,13 +44,14 @@ ROW = Row(
     "ROPE", 0x4A, "attention", "rotary position embedding",
     "Rotates R pairs of elements in each row by the angles whose cosines and sines are given per position. The pairs "
     "are (i, i + R), or (2i, 2i + 1) with `interleaved`. Elements beyond 2 R are copied. Positions are chosen by views "
-    "of the tables: `cos[s1:s1+1]`.",
+    "of the tables: `cos[s1:s1+1]`. Tables with leading axes, for samples at positions of their own, are read since "
+    "ISA 1.1.",
     types={"O": FLOATS, "T": FLOATS, "C": FLOATS},
     operands=(
         Operand("out", Role.OUT, "[B..., S, D]", "O", "the result"),
         Operand("x", Role.IN, "[B..., S, D]", "T", "rows to rotate"),
-        Operand("cos", Role.IN, "[S, R]", "C", "cosine of each position's angles"),
-        Operand("sin", Role.IN, "[S, R]", "C", "sine of each position's angles"),
+        Operand("cos", Role.IN, "[~B..., S, R]", "C", "cosine of each position's angles"),
+        Operand("sin", Role.IN, "[~B..., S, R]", "C", "sine of each position's angles"),
     ),
     attributes=(Flag("interleaved", 16, "pairs are neighbours instead of halves"),),
     static=("D", "R"),

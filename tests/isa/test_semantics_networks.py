@@ -276,6 +276,16 @@ def test_attention_to_a_growing_cache_is_attention_to_its_filled_part(
         np.testing.assert_allclose(one[:, :, 0], whole[:, :, t], rtol=1e-12)
 
 
+def test_rope_turns_each_sample_by_its_own_table(evaluate: Any, random: np.random.Generator) -> None:
+    """Tables have the leading axes of x, or fewer, or axes of size 1."""
+    x, angle = random.standard_normal((2, 4, 3, 6)), random.standard_normal((2, 1, 3, 3))
+    (y,) = evaluate("ROPE", x.shape, x, np.cos(angle), np.sin(angle))
+    for sample in range(2):
+        tables = (np.cos(angle[sample, 0]), np.sin(angle[sample, 0]))
+        (one,) = evaluate("ROPE", x.shape[1:], x[sample], *tables)
+        np.testing.assert_array_equal(y[sample], one)
+
+
 @pytest.mark.parametrize("interleaved", [False, True])
 @pytest.mark.parametrize("pairs", [0, 1, 3])
 def test_rope_rotates_pairs_as_complex_numbers(

@@ -99,6 +99,7 @@ SOUND: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
     ("SOFTMAX", _X, {"axis": 1}),
     ("ATTENTION", _HEADS | {"mask": ("bool", (3, 5)), "lse": (1, 4, 3)}, {"position": s(0), "causal": True}),
     ("ROPE", {"out": (2, 3, 8), "x": (2, 3, 8), "cos": ("f16", (3, 4)), "sin": ("f16", (3, 4))}, {}),
+    ("ROPE", {"out": (N, 2, 3, 8), "x": (N, 2, 3, 8), "cos": (N, 1, 3, 4), "sin": (2, 3, 4)}, {}),
     ("RNN.lstm", {"out": ("f16", (N, 2)), "c_out": (N, 2), "gates": ("bf16", (N, 8)), "c": (N, 2)}, {}),
     ("RNN.gru", {"out": (2,), "gates": ("f16", (6,)), "rec": ("f16", (6,)), "h": ("bf16", (2,))}, {}),
     ("TOPK", {"out": (2, 3), "x": (2, 5), "indices": ("i32", (2, 3))}, {}),

@@ -294,8 +294,8 @@ def _norm(rng: Rng, sub: str, dtype: DType) -> _Drawn:
 def _rope(rng: Rng, sub: str, dtype: DType) -> _Drawn:
     x = shape(rng, 2)
     pairs = int(rng.integers(x[-1] // 2 + 1))
-    table = (x[-2], pairs)
-    return {"out": x, "x": x, "cos": table, "sin": table}, {"interleaved": bool(rng.integers(2))}, {}
+    tables = {name: (*broadcastable(rng, x[:-2]), x[-2], pairs) for name in ("cos", "sin")}
+    return {"out": x, "x": x} | tables, {"interleaved": bool(rng.integers(2))}, {}
 
 
 def _rnn(rng: Rng, sub: str, dtype: DType) -> _Drawn:
