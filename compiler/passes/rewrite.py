@@ -13,7 +13,8 @@ the pattern is not there:
 Rules are found by the node's `op`; the first that fits wins, and rules are tried again on what it made, and on all
 nodes until nothing changes. Nodes that a rule makes with `b` get the label and the order of the node that they
 replace. Nodes that nobody reads any more, in the pattern or made by a rule that then gave None, are dropped at once,
-so `b.graph.only_user` tells the truth. Three duties of a rule:
+so `b.graph.only_user` tells the truth. A rule need not repeat the constraints of the rows that it makes: where the
+builder raises ModelError, the pattern counts as not there. Three duties of a rule:
 
 - The replacement has exactly the type (element type and dims) of what it replaces.
 - It must not make the graph larger for ever, or undo what another rule of the pass does.
@@ -73,7 +74,10 @@ def _apply(node: Node, b: GraphBuilder, rules: Rules) -> list[Node] | None:
     b.label, b.order = node.label, node.order
     for rule in rules[node.op]:
         before = len(graph.nodes)
-        given = rule(node, b)
+        try:
+            given = rule(node, b)
+        except ModelError:  # the machine has no such row: its dims are not static, or its types do not fit
+            given = None
         made = graph.nodes[before:]
         if given is None:
             for extra in reversed(made):

@@ -9,8 +9,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from dla.compiler import dims
 from dla.compiler.builder import GraphBuilder
+from dla.compiler.dims import Dim
 from dla.compiler.graph import Node, Value
 from dla.compiler.passes.canonicalise.match import DEPTH, commuted, number, scaled, source
 from dla.isa.dtypes import Array
@@ -143,22 +143,25 @@ def _rope(x: Value, cos: Value, sin: Value, interleaved: bool, b: GraphBuilder) 
 
 
 def _placed(x: Value, cos: Value, sin: Value, interleaved: bool, b: GraphBuilder) -> Value | None:
-    """ROPE of `x` with tables that broadcast to it but for the last axis; its axes are moved to [..., S, D]."""
+    """ROPE of `x` with tables that broadcast to it but for the last axis; positions are moved to the last but one."""
     if cos.dims != sin.dims or cos.dtype is not sin.dtype or cos.rank > x.rank or x.rank < 2:
         return None
     shape = (*(1,) * (x.rank - cos.rank), *cos.dims)
-    positions = [k for k in range(x.rank - 1) if shape[k] != 1]
-    if not positions and x.dims[-2] == 1:
-        positions = [x.rank - 2]
-    if not positions or any(shape[k] != x.dims[k] for k in positions):
+    if any(d not in (1, x.dims[k]) for k, d in enumerate(shape[:-1])):
         return None
-    perm = [*(k for k in range(x.rank - 1) if k not in positions), *positions, x.rank - 1]
-    rows = dims.product(x.dims[k] for k in positions)
-    turned = b.transpose(x, perm)
-    flat = b.reshape(turned, (*turned.dims[: x.rank - 1 - len(positions)], rows, x.dims[-1]))
-    tables = [b.reshape(t, (rows, t.dims[-1])) for t in (cos, sin)]
-    result = b.reshape(b.rope(flat, *tables, interleaved=interleaved), turned.dims)
+    varying = [k for k in range(x.rank - 1) if shape[k] != 1]
+    position = varying[-1] if varying else x.rank - 2
+    perm = [*(k for k in range(x.rank - 1) if k != position), position, x.rank - 1]
+    tables = (b.transpose(b.reshape(table, shape), perm) for table in (cos, sin))
+    result = b.rope(b.transpose(x, perm), *(_rows(t, x.dims[position], b) for t in tables), interleaved=interleaved)
     return b.transpose(result, sorted(range(x.rank), key=perm.__getitem__))
+
+
+def _rows(table: Value, rows: Dim, b: GraphBuilder) -> Value:
+    """`table` with all its rows, and no axes of size 1 in front."""
+    front = next((k for k, d in enumerate(table.dims[:-2]) if d != 1), table.rank - 2)
+    short = b.reshape(table, table.dims[front:])
+    return b.expand(short, (*short.dims[:-2], rows, short.dims[-1]))
 
 
 def halved(value: Value, width: object, interleaved: bool, b: GraphBuilder, depth: int = DEPTH) -> Value | None:

@@ -17,7 +17,12 @@ def run(graph: Graph) -> Graph:
     b = GraphBuilder(graph=graph)
     families: dict[tuple[object, ...], list[Node]] = {}
     for node in graph.nodes:
-        if node.op == "ROPE" and _slice(node) is not None and _only_attended(graph, node.output):
+        if (
+            node.op == "ROPE"
+            and _slice(node) is not None
+            and _fit_all_heads(node)
+            and _only_attended(graph, node.output)
+        ):
             tables = tuple(id(v) for v in node.inputs[1:])
             found = _slice(node)
             product = found.inputs[0] if found is not None else None
@@ -49,6 +54,11 @@ def _slice(node: Node) -> Node | None:
     fixed = all(isinstance(d, int) for d in (given["starts"][2], *shape[2:]))
     product = columns.inputs[0]
     return columns if straight and fixed and product is not None and product.dims[:2] == shape[:2] else None
+
+
+def _fit_all_heads(node: Node) -> bool:
+    """Whether each head is turned by the same table."""
+    return all(v.rank < 3 or v.dims[-3] == 1 for v in node.present if v is not node.inputs[0])
 
 
 def _only_attended(graph: Graph, value: Value) -> bool:

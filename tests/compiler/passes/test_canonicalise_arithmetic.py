@@ -30,7 +30,7 @@ NOTHING = {
     "identity": lambda b, x: b.act("identity", x),
     "x + filled 0": lambda b, x: b.add(x, b.fill((BATCH, 1), 0.0, F32)),
     "max(x, -inf)": lambda b, x: b.ew("max", x, float("-inf")),
-    "where(true, x, 1)": lambda b, x: b.select(b.fill((BATCH, 6), True, BOOL), x, 1.0),
+    "where(true, x, 1)": lambda b, x: b.select(b.fill((BATCH, 6), 1, BOOL), x, 1.0),
     "where(c, x, x)": lambda b, x: b.select(b.ew("lt", x, 0.0), x, x),
 }
 

@@ -115,13 +115,23 @@ def test_scaled_tables():
 
 
 def test_positions_of_each_sample():
-    """Tables [batch, 1, seq, width]: rows are samples times positions."""
+    """Tables [batch, 1, seq, width]: all heads of a sample share them."""
     b, x = start()
     places = b.input("places", I64, (BATCH, SEQ))
     once = b.mul(b.unsqueeze(b.cast(places, F32), 2), b.constant(normal(HALF)))
     twice = b.concat([once, once], 2)
     rotated(b, x, *(b.unsqueeze(b.act(kind, twice), 1) for kind in ("cos", "sin")))
-    assert rope(b).inputs[1].dims == (BATCH * SEQ, HALF)
+    node = rope(b)
+    assert node.inputs[0] is x
+    assert node.inputs[1].dims == (BATCH, 1, SEQ, HALF)
+
+
+def test_one_angle_for_all_positions():
+    """A table of one row, which ROPE reads for every position."""
+    b, x = start()
+    cos, sin = (b.constant(np.concatenate([f(normal(1, HALF))] * 2, -1)) for f in (np.cos, np.sin))
+    rotated(b, x, cos, sin)
+    assert rope(b).inputs[1].dims == (SEQ, HALF)
 
 
 def test_interleaved():

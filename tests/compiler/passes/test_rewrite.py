@@ -98,3 +98,14 @@ def test_a_replacement_of_another_type_is_caught() -> None:
     b = negations(1)
     with pytest.raises(AssertionError, match="replaces"):
         rewrite(b.graph, {"ACT": [lambda node, b: b.constant(1.0, DType.F32)]})
+
+
+def test_a_rule_that_asks_for_what_no_row_does_does_not_fit() -> None:
+    """Rows state their constraints once; a rule relies on them."""
+    b = negations(1)
+
+    def to_bool(node: Node, b: GraphBuilder) -> Value:
+        return b.ew("and", node.inputs[0], node.inputs[0])
+
+    graph = rewrite(b.graph, {"ACT": [to_bool]})
+    assert [n.name for n in graph.nodes] == ["ACT.exp", "ACT.neg", "ACT.abs"]
