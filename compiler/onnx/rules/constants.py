@@ -81,6 +81,11 @@ def eye_like(c: Context) -> Value:
     return c.b.cast(c.b.ew("eq", *_positions(c, rows, columns, int(c.attribute("k", 0)))), dtype)
 
 
+def has_element(c: Context) -> Value:
+    """Whether an optional holds a tensor: known here, for only absent inputs are empty optionals."""
+    return c.b.constant(c.has(0))
+
+
 def trilu(c: Context) -> Value:
     """The upper or lower triangle of matrices; zeros elsewhere."""
     x = c[0]
@@ -102,6 +107,8 @@ RULES: dict[str, Callable[[Context], Any]] = {
     "Constant": constant,
     "ConstantOfShape": constant_of_shape,
     "EyeLike": eye_like,
+    "OptionalGetElement": lambda c: c[0],
+    "OptionalHasElement": has_element,
     "Range": arange,
     "Trilu": trilu,
 }

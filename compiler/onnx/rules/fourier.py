@@ -73,6 +73,23 @@ def matrix(size: int, parts: int, length: int, *, inverse: bool, onesided: bool)
     return np.stack([found.real, found.imag], axis=-1)
 
 
+def mel_weights(c: Context) -> Value:
+    """Triangles over the bins of a transform [bins, mels], as wide as the ear hears: each rises from the last's peak."""
+    names = ("number of mel bins", "length of the transform", "sample rate", "lowest frequency", "highest frequency")
+    mels, length, rate, low, high = (c.scalar(k, name) for k, name in enumerate(names))
+    if not (0 < mels <= LONGEST and 0 < length <= LONGEST and rate > 0 and 0 <= low <= high <= rate):
+        raise ModelError(f"{mels} mel bins from {low} to {high} Hz of transforms of {length} at {rate} Hz")
+    ends = 2595 * np.log10(1 + np.array([low, high]) / 700)
+    hertz = 700 * (10 ** ((ends[0] + np.arange(mels + 2) * (ends[1] - ends[0]) / (mels + 2)) / 2595) - 1)
+    peaks = ((length + 1) * hertz // rate).astype(np.int64)
+    bins = np.arange(length // 2 + 1)[:, None]
+    left, peak, right = peaks[:-2], peaks[1:-1], peaks[2:]
+    rise = np.where(peak > left, (bins - left) / np.maximum(peak - left, 1), 1.0)
+    fall = np.where(right > peak, (right - bins) / np.maximum(right - peak, 1), 0.0)
+    table = np.where((bins >= left) & (bins <= peak), rise, np.where((bins > peak) & (bins < right), fall, 0.0))
+    return c.b.constant(table, c.element_type(c.attribute("output_datatype", 1)))
+
+
 def _plain(x: Value, axis: int) -> int:
     size = x.dims[axis] if axis < x.rank else None
     if not isinstance(size, int):
@@ -80,4 +97,4 @@ def _plain(x: Value, axis: int) -> int:
     return size
 
 
-RULES: dict[str, Callable[[Context], Any]] = {"DFT": dft, "STFT": stft}
+RULES: dict[str, Callable[[Context], Any]] = {"DFT": dft, "MelWeightMatrix": mel_weights, "STFT": stft}

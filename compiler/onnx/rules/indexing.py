@@ -28,6 +28,13 @@ def gather(c: Context) -> Value:
     return c.b.gather(x, from_start(c, c[1], x.dims[axis]), axis)
 
 
+def extract(c: Context) -> Value:
+    """Elements of the last axis at indices of any shape, counted as one row."""
+    x, indices = c[0], c[1]
+    found = c.b.gather(x, from_start(c, c.b.reshape(indices, [dims.product(indices.dims)]), x.dims[-1]), x.rank - 1)
+    return found if x.rank > 1 else c.b.reshape(found, [1, *found.dims])
+
+
 def from_start(c: Context, indices: Value, size: Dim) -> Value:
     """Indices that count from the start. Those beyond the end stay so, and trap where they are used."""
     if indices.dtype not in INDEXES:
@@ -237,6 +244,7 @@ def _block_places(window: Mapping[str, Sequence[int]], image: Sequence[int], blo
 
 
 RULES: dict[str, Callable[[Context], Any]] = {
+    "ai.onnx.ml::ArrayFeatureExtractor": extract,
     "Col2Im": col2im,
     "Compress": compress,
     "Gather": gather,

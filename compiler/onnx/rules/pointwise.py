@@ -269,4 +269,5 @@ RULES: dict[str, Callable[[Context], Any]] = {
     "ThresholdedRelu": _act_alpha("thresholded_relu", 1.0),
     "Where": lambda c: c.b.select(c[0], c[1], c[2]),
     "Xor": bitwise("xor", bools=True),
+    "ai.onnx.ml::Binarizer": lambda c: c.b.cast(c.b.ew("gt", c[0], c.attribute("threshold", 0.0)), c[0].dtype),
 }
