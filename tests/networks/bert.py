@@ -149,14 +149,14 @@ def _minilm(config: Config, batch: int, length: int) -> Network:
     return Network(randomise(MiniLM(config)), (ids, mask), names, ("sentence_embedding",), dynamic)
 
 
-def small(attention: str = "eager") -> Network:
-    """BERT with two layers of 32 channels."""
-    return _bert(Config(2, 32, 4, 64, vocabulary=50, positions=32, attention=attention), batch=2, length=12)
+def small(attention: str = "eager", layers: int = 2) -> Network:
+    """BERT with layers of 32 channels."""
+    return _bert(Config(layers, 32, 4, 64, vocabulary=50, positions=32, attention=attention), batch=2, length=12)
 
 
-def small_minilm(attention: str = "sdpa") -> Network:
-    """MiniLM with two layers of 24 channels."""
-    return _minilm(Config(2, 24, 3, 48, vocabulary=50, positions=32, attention=attention), batch=2, length=12)
+def small_minilm(attention: str = "sdpa", layers: int = 2) -> Network:
+    """MiniLM with layers of 24 channels."""
+    return _minilm(Config(layers, 24, 3, 48, vocabulary=50, positions=32, attention=attention), batch=2, length=12)
 
 
 def full(attention: str = "eager", batch: int = 1, length: int = 128) -> Network:

@@ -79,6 +79,11 @@ def small() -> Network:
     return image_network(DenseNet((3, 2), growth=4, stem=8, widening=2, classes=10), size=32)
 
 
+def narrow() -> Network:
+    """DenseNet-121 growing by 4 channels; 32 x 32 images."""
+    return image_network(DenseNet((6, 12, 24, 16), growth=4, stem=8, widening=2, classes=10), size=32)
+
+
 def full() -> Network:
     """DenseNet-121."""
     return image_network(DenseNet((6, 12, 24, 16), growth=32, stem=64, widening=4, classes=1000), 224, batch=1)

@@ -156,14 +156,14 @@ def _gpt2(config: Config, batch: int, length: int, past_length: int | None) -> N
     return Network(model, (ids, past), ("input_ids", *names), outputs, dynamic)
 
 
-def small(attention: str = "buffer") -> Network:
-    """Two layers of 32 channels, no cache."""
-    return _gpt2(Config(2, 32, 4, vocabulary=50, positions=32, attention=attention), 2, 7, None)
+def small(attention: str = "buffer", layers: int = 2) -> Network:
+    """Layers of 32 channels, no cache."""
+    return _gpt2(Config(layers, 32, 4, vocabulary=50, positions=32, attention=attention), 2, 7, None)
 
 
-def small_cache(attention: str = "buffer", length: int = 3) -> Network:
+def small_cache(attention: str = "buffer", layers: int = 2, length: int = 3) -> Network:
     """`small` continued: `length` new tokens after 5 in the cache."""
-    return _gpt2(Config(2, 32, 4, vocabulary=50, positions=32, attention=attention), 2, length, 5)
+    return _gpt2(Config(layers, 32, 4, vocabulary=50, positions=32, attention=attention), 2, length, 5)
 
 
 def full(attention: str = "buffer", batch: int = 1, length: int = 128) -> Network:

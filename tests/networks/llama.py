@@ -216,14 +216,14 @@ def _llama(config: Config, batch: int, length: int, past_length: int | None) -> 
     return Network(model, (ids, padding, positions, past), (*names, "position_ids", *pasts), outputs, dynamic)
 
 
-def small(attention: str = "triangle") -> Network:
-    """Two layers of 32 channels, 4 heads for queries and 2 for keys and values; no cache."""
-    return _llama(Config(2, 32, 4, 2, 48, vocabulary=50, attention=attention), 2, 7, None)
+def small(attention: str = "triangle", layers: int = 2) -> Network:
+    """Layers of 32 channels, 4 heads for queries and 2 for keys and values; no cache."""
+    return _llama(Config(layers, 32, 4, 2, 48, vocabulary=50, attention=attention), 2, 7, None)
 
 
-def small_cache(attention: str = "compared", length: int = 3) -> Network:
+def small_cache(attention: str = "compared", layers: int = 2, length: int = 3) -> Network:
     """`small` continued: `length` new tokens after 5 in the cache."""
-    return _llama(Config(2, 32, 4, 2, 48, vocabulary=50, attention=attention), 2, length, 5)
+    return _llama(Config(layers, 32, 4, 2, 48, vocabulary=50, attention=attention), 2, length, 5)
 
 
 def full(attention: str = "triangle", layers: int = 22, batch: int = 1, length: int = 128) -> Network:

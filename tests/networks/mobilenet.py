@@ -61,6 +61,12 @@ def small() -> Network:
     return image_network(MobileNetV2(((1, 8, 1, 1), (4, 12, 2, 2), (4, 16, 2, 1)), 8, 32, classes=10), size=32)
 
 
+def narrow() -> Network:
+    """MobileNetV2 at an eighth of its width; 32 x 32 images."""
+    stages = tuple((expansion, max(8, outputs // 8), *rest) for expansion, outputs, *rest in STAGES)
+    return image_network(MobileNetV2(stages, stem=8, last=32, classes=10), size=32)
+
+
 def full() -> Network:
     """MobileNetV2 at width 1.0."""
     return image_network(MobileNetV2(STAGES, stem=32, last=1280, classes=1000), size=224, batch=1)

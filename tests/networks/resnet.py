@@ -105,6 +105,11 @@ def small_basic() -> Network:
     return small(Basic)
 
 
+def narrow() -> Network:
+    """ResNet-50 at 8 channels; 32 x 32 images."""
+    return image_network(ResNet(Bottleneck, (3, 4, 6, 3), width=8, classes=10), size=32)
+
+
 def full() -> Network:
     """ResNet-50."""
     return image_network(ResNet(Bottleneck, (3, 4, 6, 3), width=64, classes=1000), size=224, batch=1)

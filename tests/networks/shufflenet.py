@@ -77,6 +77,11 @@ def small() -> Network:
     return image_network(ShuffleNetV2(((2, 16), (2, 24)), stem=8, last=32, classes=10), size=32)
 
 
+def narrow() -> Network:
+    """ShuffleNetV2 at few channels; 32 x 32 images."""
+    return image_network(ShuffleNetV2(((4, 16), (8, 24), (4, 32)), stem=8, last=32, classes=10), size=32)
+
+
 def full() -> Network:
     """ShuffleNetV2 at width 1."""
     stages = ((4, 116), (8, 232), (4, 464))

@@ -53,6 +53,12 @@ def small() -> Network:
     return image_network(SqueezeNet((((4, 8),), ((6, 12), (6, 12))), stem=8, classes=10), size=34)
 
 
+def narrow() -> Network:
+    """SqueezeNet 1.1 at an eighth of its width; 34 x 34 images."""
+    groups = (((2, 8), (2, 8)), ((4, 16), (4, 16)), ((6, 24), (6, 24), (8, 32), (8, 32)))
+    return image_network(SqueezeNet(groups, stem=8, classes=10), size=34)
+
+
 def full() -> Network:
     """SqueezeNet 1.1."""
     groups = (((16, 64), (16, 64)), ((32, 128), (32, 128)), ((48, 192), (48, 192), (64, 256), (64, 256)))

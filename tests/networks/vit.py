@@ -104,9 +104,9 @@ def _vit(config: Config, batch: int) -> Network:
     return Network(randomise(ViT(config)), (pixels,), ("pixels",), ("logits",), {"pixels": {0: "batch"}})
 
 
-def small(attention: str = "multihead") -> Network:
-    """Two layers of 32 channels; 16 x 16 images in patches of 4 x 4."""
-    return _vit(Config(2, 32, 4, 64, image=16, patch=4, classes=10, attention=attention), batch=2)
+def small(attention: str = "multihead", layers: int = 2) -> Network:
+    """Layers of 32 channels; 16 x 16 images in patches of 4 x 4."""
+    return _vit(Config(layers, 32, 4, 64, image=16, patch=4, classes=10, attention=attention), batch=2)
 
 
 def full(attention: str = "multihead") -> Network:
