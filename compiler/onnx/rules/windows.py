@@ -177,6 +177,8 @@ def kernels_fit(c: Context, x: Value, w: Value, depth: Sequence[Dim], channels: 
 def conv_transpose(c: Context) -> Value:
     """The gradient of a convolution by its input: one over x with zeros between its elements, with turned kernels."""
     x, w, bias = c[0], c[1], c.optional(2)
+    if x.rank < 3:
+        raise ModelError(f"{x.type} has no spatial axes")
     groups = kernels_fit(c, x, w, w.dims[:1], [x.dims[1] * int(c.attribute("group", 1))])
     if fixed(w.dims[:1])[0] % groups:
         raise ModelError(f"kernels {w.type} in {groups} groups")
