@@ -82,6 +82,13 @@ RUNTIME = {
     "norm of windows": """(float[B, 2, 7] x) => (float y) {
         y = LpPool <kernel_shape = [3], p = 3, strides = [2], pads = [1, 1]> (x) }""",
     "norm of every position": "(float[B, 2, 3, 4] x) => (float y) { y = GlobalLpPool <p = 3> (x) }",
+    "means of regions": """(float[2, 3, 6, 7] x, float[3, 4] r) => (float y) {
+        n = Constant <value = int64[3] {0, 1, 1}> ()
+        y = RoiAlign <output_height = 2, output_width = 3, sampling_ratio = 2, spatial_scale = 3.0> (x, r, n) }""",
+    "largest of regions": """(float[2, 3, 6, 7] x, float[3, 4] r) => (float y) {
+        n = Constant <value = int64[3] {0, 1, 1}> ()
+        y = RoiAlign <output_height = 2, output_width = 1, sampling_ratio = 3, mode = "max",
+                      coordinate_transformation_mode = "output_half_pixel"> (x, r, n) }""",
     "convolution of 8 bits": """(uint8[B, 300, 3, 3] x, uint8[2, 300, 2, 2] w, uint8 xz, uint8 wz) => (int32 y) {
         y = ConvInteger <pads = [1, 0, 0, 1]> (x, w, xz, wz) }""",
     "quantised convolution": """(uint8[B, 4, 3, 3] x, int8[4, 2, 2, 2] w, int32[4] b) => (uint8 y) {

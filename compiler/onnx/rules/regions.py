@@ -1,0 +1,88 @@
+"""Pools of regions of interest: samples between pixels, gathered and weighed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from dla.compiler.builder import GraphBuilder
+from dla.compiler.graph import Value
+from dla.compiler.onnx.context import Context
+from dla.compiler.onnx.layout import channels_first, channels_last
+from dla.compiler.onnx.rules.windows import fixed
+from dla.isa.dtypes import DType
+from dla.isa.errors import ModelError
+
+
+@dataclass(frozen=True)
+class _Line:
+    """Samples along one axis, for each region: the pixels before and after each, [R, P], and their weights."""
+
+    before: Value
+    after: Value
+    near: Value  # weight of the one before
+    far: Value  # weight of the one after; both are 0 where the sample is outside
+
+    @property
+    def ends(self) -> tuple[tuple[Value, Value], tuple[Value, Value]]:
+        return (self.before, self.near), (self.after, self.far)
+
+
+def _line(b: GraphBuilder, start: Value, extent: Value, count: int, samples: int, size: int) -> _Line:
+    """`count` bins of `samples` samples each along an axis of `size` pixels; start and extent are [R, 1]."""
+    places = (np.arange(count * samples) + 0.5) / (count * samples)
+    at = b.add(start, b.mul(extent, b.constant(places[None], DType.F32)))
+    inside = b.cast(b.ew("and", b.ew("ge", at, -1), b.ew("le", at, size)), DType.F32)
+    at = b.ew("min", b.ew("max", at, 0), size - 1)
+    low = b.act("floor", at)
+    far = b.sub(at, low)
+    before = b.cast(low, DType.I64)
+    after = b.ew("min", b.add(before, 1), size - 1)
+    return _Line(before, after, b.mul(b.sub(1.0, far), inside), b.mul(far, inside))
+
+
+def roi_align(c: Context) -> Value:
+    """The mean or the largest of samples of each bin of each region; the largest is of single weighed pixels."""
+    b, x, rois = c.b, c[0], c[1]
+    if x.rank != 4 or rois.rank != 2 or rois.dims[1] != 4 or c[2].dims != rois.dims[:1]:
+        raise ModelError(f"regions {rois.type} with samples {c[2].type} of {x.type}")
+    samples, mode = int(c.attribute("sampling_ratio", 0)), str(c.attribute("mode", "avg"))
+    if samples < 1 or mode not in ("avg", "max"):
+        raise ModelError(f"sampling_ratio = {samples}, mode = {mode!r}: at least one sample, and avg or max are needed")
+    height, width = fixed(x.dims[2:])
+    shape = [int(c.attribute(name, 1)) for name in ("output_height", "output_width")]
+    if min(*shape, height, width) < 1:
+        raise ModelError(f"{shape[0]} x {shape[1]} bins in {height} x {width} pixels")
+    starts, extents = _boxes(c, b.cast(rois, DType.F32))
+    lines = [_line(b, b.part(starts, 1, k, 1), b.part(extents, 1, k, 1), shape[1 - k], samples, size)
+             for k, size in enumerate((width, height))]  # fmt: skip
+    pixels = b.reshape(channels_last(b, x), (x.dims[0] * height * width, x.dims[1]))
+    first = b.mul(b.reshape(b.cast(c[2], DType.I64), (rois.dims[0], 1, 1)), height * width)
+    corners = []
+    for row, above in lines[1].ends:
+        for column, beside in lines[0].ends:
+            index = b.add(first, b.add(b.unsqueeze(b.mul(row, width), 2), b.unsqueeze(column, 1)))
+            weight = b.unsqueeze(b.mul(b.unsqueeze(above, 2), b.unsqueeze(beside, 1)), 3)
+            corners.append(b.mul(b.gather(pixels, index), b.cast(weight, x.dtype)))
+    total, *others = corners
+    for corner in others:
+        total = b.ew("add" if mode == "avg" else "max", total, corner)
+    split = b.reshape(total, (rois.dims[0], shape[0], samples, shape[1], samples, x.dims[1]))
+    return channels_first(b, b.reduce("mean" if mode == "avg" else "max", split, [2, 4]))
+
+
+def _boxes(c: Context, rois: Value) -> tuple[Value, Value]:
+    """Where regions start and how far they extend, [R, 2] as (x, y), in pixels of the input."""
+    b = c.b
+    default = "half_pixel" if c.opset >= 16 else "output_half_pixel"
+    halved = str(c.attribute("coordinate_transformation_mode", default)) == "half_pixel"
+    scaled = b.mul(rois, float(c.attribute("spatial_scale", 1.0)))
+    starts, ends = b.part(scaled, 1, 0, 2), b.part(scaled, 1, 2, 2)
+    extents = b.sub(ends, starts)
+    return (b.sub(starts, 0.5), extents) if halved else (starts, b.ew("max", extents, 1))
+
+
+RULES: dict[str, Callable[[Context], Any]] = {"RoiAlign": roi_align}
