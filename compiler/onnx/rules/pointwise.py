@@ -99,8 +99,8 @@ def shrink(c: Context) -> Value:
     """The argument x moved toward 0 by bias where |x| > lambd, else 0."""
     x, bias, limit = c[0], c.attribute("bias", 0.0), c.attribute("lambd", 0.5)
     given = x if x.dtype.is_float else c.b.cast(x, DType.F32)
-    below = c.b.select(c.b.ew("lt", given, -limit), c.b.add(given, bias), 0.0)
-    return c.b.cast(c.b.select(c.b.ew("gt", given, limit), c.b.sub(given, bias), below), x.dtype)
+    above = c.b.select(c.b.ew("gt", given, limit), c.b.sub(given, bias), 0.0)
+    return c.b.cast(c.b.select(c.b.ew("lt", given, -limit), c.b.add(given, bias), above), x.dtype)
 
 
 def is_inf(c: Context) -> Value:

@@ -79,10 +79,6 @@ def _square(c: Context, x: Value) -> Value:
     return c.b.emit("EW", [x, x], sub="mul", dtype=DType.F32 if x.dtype.is_float else None)
 
 
-def _logarithm(c: Context, x: Value) -> Value:
-    return c.b.act("log", _wide(c, x))
-
-
 def _extreme_index(kind: str) -> Callable[[Context], Value]:
     """The index of the largest (smallest) element: the first of equal ones, or the last."""
 
@@ -154,7 +150,7 @@ RULES: dict[str, Callable[[Context], Any]] = {
     "LpNormalization": lp_normalisation,
     "ReduceL1": _reduction("sum", before=lambda c, x: c.b.act("abs", x)),
     "ReduceL2": _reduction("l2", before=_wide),
-    "ReduceLogSum": _reduction("sum", after=_logarithm),
+    "ReduceLogSum": _reduction("sum", before=_wide, after=lambda c, x: c.b.act("log", x)),
     "ReduceLogSumExp": _reduction("logsumexp", before=_wide),
     "ReduceMax": _reduction("max", before=_bytes),
     "ReduceMean": _reduction("mean"),

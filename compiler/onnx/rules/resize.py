@@ -162,7 +162,7 @@ def _resized(c: Context, x: Value, method: Method, axes: dict[int, Axis]) -> Val
             y = c.b.interpolate(y, indices, weights, number)
         if extrapolated.any():
             outside[number] = extrapolated
-    y = c.b.cast(y, x.dtype)
+    y = y if x.dtype.is_float or y.dtype is x.dtype else c.b.cast(c.b.act("round", y), x.dtype)
     for number, mask in outside.items():
         line = [-1 if k == number else 1 for k in range(x.rank)]
         value = c.attribute("extrapolation_value", 0.0)

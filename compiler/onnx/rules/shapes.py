@@ -172,7 +172,7 @@ def depth_to_space(c: Context) -> Value:
     x, b = c[0], int(c.required("blocksize"))
     n, channels, height, width = _image(x)
     inner = _exactly(channels, b * b, x)
-    if c.attribute("mode", "DCR") == "CRD":
+    if _channels_first(c):
         split_, perm = [n, inner, b, b, height, width], (0, 1, 4, 2, 5, 3)
     else:
         split_, perm = [n, b, b, inner, height, width], (0, 3, 4, 1, 5, 2)
@@ -185,9 +185,17 @@ def space_to_depth(c: Context) -> Value:
     x, b = c[0], int(c.required("blocksize"))
     n, channels, height, width = _image(x)
     height, width = _exactly(height, b, x), _exactly(width, b, x)
-    perm = (0, 1, 3, 5, 2, 4) if c.attribute("mode", "DCR") == "CRD" else (0, 3, 5, 1, 2, 4)
+    perm = (0, 1, 3, 5, 2, 4) if _channels_first(c) else (0, 3, 5, 1, 2, 4)
     blocks = c.b.transpose(c.b.reshape(x, [n, channels, height, b, width, b]), perm)
     return c.b.reshape(blocks, [n, channels * (b * b), height, width])
+
+
+def _channels_first(c: Context) -> bool:
+    """Whether channels are outermost (mode CRD), and not the blocks' rows (DCR)."""
+    mode = c.attribute("mode", "DCR")
+    if mode not in ("DCR", "CRD"):
+        raise ModelError(f"mode '{mode}' is none of DCR, CRD")
+    return bool(mode == "CRD")
 
 
 def _image(x: Value) -> tuple[Dim, Dim, Dim, Dim]:
