@@ -74,7 +74,7 @@ def matrix(size: int, parts: int, length: int, *, inverse: bool, onesided: bool)
 
 
 def mel_weights(c: Context) -> Value:
-    """Triangles over the bins of a transform [bins, mels], as wide as the ear hears: each rises from the last's peak."""
+    """Triangles over the bins of a transform [bins, mels], as wide as ears hear; each rises from the peak before."""
     names = ("number of mel bins", "length of the transform", "sample rate", "lowest frequency", "highest frequency")
     mels, length, rate, low, high = (c.scalar(k, name) for k, name in enumerate(names))
     if not (0 < mels <= LONGEST and 0 < length <= LONGEST and rate > 0 and 0 <= low <= high <= rate):
