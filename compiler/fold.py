@@ -40,4 +40,6 @@ def fold(node: Node) -> bool:
 
 
 def _has_symbols(node: Node) -> bool:
-    return any(isinstance(v, Expr) for v in node.attributes.values())
+    """Whether an attribute is a symbolic size, or a list with one (where a SLICE starts)."""
+    values = [v for a in node.attributes.values() for v in (a if isinstance(a, tuple | list) else (a,))]
+    return any(isinstance(v, Expr) for v in values)
