@@ -122,6 +122,27 @@ def half_plane(value: Value, depth: int = DEPTH) -> Linear | None:
     return _compared(node, depth)
 
 
+def half_planes(value: Value, depth: int = DEPTH) -> list[Linear] | None:
+    """The half-planes in all of which `value`, of bools, is true; None if it is no such thing."""
+    single = half_plane(value, depth)
+    node = value.producer
+    if single is not None or node is None or depth == 0:
+        return None if single is None else [single]
+    if node.op not in _VIEWS and node.name != "EW.and":
+        return None
+    found: list[Linear] = []
+    for operand in node.present:
+        planes = half_planes(operand, depth - 1)
+        if planes is None:
+            return None
+        moved = [_VIEWS[node.op](node, p) if node.op in _VIEWS else p.of_rank(value.rank) for p in planes]
+        known = [p for p in moved if p is not None]
+        if len(known) < len(moved):
+            return None
+        found += known
+    return found
+
+
 def two_valued(value: Value, depth: int = DEPTH) -> TwoValued | None:
     """`value` as one number in a half-plane and another elsewhere."""
     found = number(value)

@@ -1,4 +1,4 @@
-"""Masks of ATTENTION: causal ones become the attribute, those of -infinity bools, and none is expanded."""
+"""Masks of ATTENTION: causal ones and windows become attributes, those of -infinity bools, and none is expanded."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dla.compiler.builder import GraphBuilder
 from dla.compiler.dims import Dim
 from dla.compiler.graph import Node, Value
 from dla.compiler.operators import VIEWS
-from dla.compiler.passes.canonicalise.linear import Linear, two_valued
+from dla.compiler.passes.canonicalise.linear import Linear, half_plane, half_planes, two_valued
 from dla.compiler.passes.canonicalise.match import commuted, number, source
 from dla.isa.dtypes import DType
 
@@ -63,8 +63,33 @@ def _parts(mask: Value, b: GraphBuilder) -> list[tuple[Value, Value | None]]:
     return parts
 
 
+def window(node: Node, b: GraphBuilder) -> Value | None:
+    """A mask, or one part of it, that hides the keys `window` or more before each query."""
+    mask, attributes = node.inputs[_MASK], node.attributes
+    if mask is None or mask.dtype is not DType.BOOL or not attributes.get("causal") or attributes.get("window"):
+        return None
+    queries, keys = source(node).dims[2], source(node, 1).dims[2]
+    position = attributes.get("position", keys - queries)
+    for part, rest in _parts(mask, b):
+        width = _window(half_plane(part), position) if part.dims[-2:] == (queries, keys) else None
+        if width is not None:
+            return _with_mask(node, rest, b, window=width)
+    return None
+
+
+def _window(plane: Linear | None, position: Dim) -> int | None:
+    """The w where query i sees key j if j > i + position - w."""
+    if plane is None or any(plane.factors[:-2]) or plane.factors[-2:] != (-1, 1):
+        return None
+    width = plane.base + position + 1
+    return width if isinstance(width, int) and width > 0 else None
+
+
 def chosen(node: Node, b: GraphBuilder) -> Value | None:
-    """0 where a condition holds and -infinity elsewhere: the condition itself. Views of it are made anew."""
+    """0 where a condition holds and -infinity elsewhere: the condition itself. Views of it are made anew.
+
+    A finite number for "hidden" is as good as -infinity where each query sees the key at its own place.
+    """
     mask = node.inputs[_MASK]
     views = []
     value = mask
@@ -75,13 +100,25 @@ def chosen(node: Node, b: GraphBuilder) -> Value | None:
     if select is None or value is None:
         return None
     choices = (number(source(select, 1)), number(source(select, 2)))
-    if choices not in ((0.0, float("-inf")), (float("-inf"), 0.0)):
+    hidden = next((c for c in choices if c), None)
+    if hidden is None or hidden > MASKED or 0.0 not in choices:
         return None
     cond = source(select) if choices[0] == 0.0 else b.act("not", source(select))
     cond = b.expand(cond, value.dims)
     for view in reversed(views):
         cond = b.emit(view.op, [cond], **view.attributes)
+    if hidden != float("-inf") and not _shows_own_key(cond, source(node).dims[2], source(node, 1).dims[2]):
+        return None
     return _with_mask(node, cond, b)
+
+
+def _shows_own_key(mask: Value, queries: Dim, keys: Dim) -> bool:
+    """Whether each query sees the key at its own place; the last query sits at the last key."""
+    planes, position = half_planes(mask), keys - queries
+    if planes is None or mask.rank < 2 or mask.dims[-2:] != (queries, keys) or dims.interval(position)[0] < 0:
+        return False
+    causal_planes = [p for p in planes if _window(p, position) is None]
+    return all(not any(p.factors[:-2]) and p.factors[-2:] == (1, -1) and p.base == position for p in causal_planes)
 
 
 def bare(node: Node, b: GraphBuilder) -> Value | None:
@@ -102,4 +139,4 @@ def _with_mask(node: Node, mask: Value | None, b: GraphBuilder, **attributes: ob
     return b.emit("ATTENTION", given, dtype=node.output.dtype, **{**node.attributes, **attributes})
 
 
-RULES = {"ATTENTION": (bare, causal, chosen)}
+RULES = {"ATTENTION": (bare, causal, window, chosen)}

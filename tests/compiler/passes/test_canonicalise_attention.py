@@ -254,6 +254,37 @@ def test_causal_and_padding_by_the_lowest_number_stay_together():
     assert "causal" not in found(b).attributes
 
 
+WINDOWS = {
+    "where(m, s, -inf)": lambda b, m, s: b.select(m, s, MINUS),
+    "where(m, s, lowest)": lambda b, m, s: b.select(m, s, LOWEST),
+    "s + where(m, 0, lowest)": lambda b, m, s: b.add(s, b.select(m, b.constant(0.0, F32), LOWEST)),
+}
+
+
+@pytest.mark.parametrize("past", [0, PAST], ids=["whole", "cache"])
+@pytest.mark.parametrize("spelling", WINDOWS)
+def test_window(spelling, past):
+    """The last three keys only, as sliding windows of Mistral and Gemma."""
+    b, q, k, v = operands(SEQ + past)
+    total = SEQ + past
+    key, query = places(b, 0, total, (1, 1, 1, total)), places(b, past, SEQ, (1, 1, SEQ, 1))
+    mask = b.ew("and", b.ew("le", key, query), b.ew("gt", key, b.sub(query, 3)))
+    attend(b, WINDOWS[spelling](b, mask, product(b, q, k)), v)
+    node = found(b)
+    assert node.inputs[3] is None
+    assert node.attributes == {"causal": True, "window": 3}
+
+
+def test_a_window_after_the_query_stays():
+    """A window of no key at all is none that the attribute can say."""
+    b, q, k, v = operands()
+    key, query = places(b, 0, SEQ, (1, SEQ)), places(b, 0, SEQ, (SEQ, 1))
+    mask = b.ew("and", b.ew("le", key, query), b.ew("gt", key, b.add(query, 1)))
+    attend(b, b.select(mask, product(b, q, k), MINUS), v)
+    node = found(b)
+    assert "window" not in node.attributes
+
+
 NOT_CAUSAL = {
     "before": lambda b: b.ew("ge", places(b, 0, SEQ, (1, SEQ)), places(b, 0, SEQ, (SEQ, 1))),
     "every other key": lambda b: b.ew("le", b.iota((1, SEQ), I64, axis=1, step=2), places(b, 0, SEQ, (SEQ, 1))),
