@@ -19,6 +19,9 @@ from dla.compiler.onnx.rules.windows import Window, auto_pad, fixed, window_of
 from dla.isa.dtypes import DType
 from dla.isa.errors import ModelError
 
+_MOST_TAPS = 1024
+"""In a window whose largest element's place is asked for: each becomes an instruction."""
+
 
 def _pool_window(c: Context, x: Value) -> tuple[Window, tuple[int, ...]]:
     """The window of a pool, and how much more is added at each axis' end by ceil_mode (negative: taken away)."""
@@ -73,21 +76,21 @@ def _positions(c: Context, x: Value, window: Window) -> Value:
     It is the sum of where the window is, where the element is in it, and where sample and channel are.
     """
     b, rank, sizes = c.b, window.rank, fixed(x.dims[1:-1])
-    best = b.reduce("argmax", _taps(b, x, window), [0])
+    if math.prod(window.kernel) > _MOST_TAPS:
+        raise ModelError(f"the places of maxima in windows of more than {_MOST_TAPS} elements")
     weights, step = [0] * rank, 1
     for k in range(rank) if c.attribute("storage_order", 0) else range(rank)[::-1]:
         weights[k], step = step, step * sizes[k]
-    apart = np.array(window.dilations) * weights
-    inside = [int(np.dot(tap, apart)) for tap in np.ndindex(*window.kernel)]
-    corners = np.zeros((*(1,) * rank, 1), np.int64)
-    for k, count in enumerate(fixed(best.dims[1:-1])):
-        along = (np.arange(count) * window.strides[k] - window.low[k]) * weights[k]
-        corners = corners + along.reshape(-1, *(1,) * (rank - k))
-    ones = (1,) * rank
-    sample = b.iota((x.dims[0], *ones, 1), DType.I64, axis=0, step=x.dims[-1] * step)
-    channel = b.iota((1, *ones, x.dims[-1]), DType.I64, axis=-1, step=step)
-    where = b.add(b.gather(b.constant(inside, DType.I64), best), b.constant(corners, DType.I64))
-    return b.add(where, b.add(sample, channel))
+    apart = [d * w for d, w in zip(window.dilations, weights, strict=True)]
+    inside = [sum(t * a for t, a in zip(tap, apart, strict=True)) for tap in np.ndindex(*window.kernel)]
+    best = b.reduce("argmax", _taps(b, x, window), [0])
+    where = b.gather(b.constant(inside, DType.I64), best)
+    strides = (x.dims[-1] * step, *(s * w for s, w in zip(window.strides, weights, strict=True)), step)
+    corner = sum(-low * w for low, w in zip(window.low, weights, strict=True))
+    for axis, (size, stride) in enumerate(zip(best.dims, strides, strict=True)):
+        shape = [size if k == axis else 1 for k in range(best.rank)]
+        where = b.add(where, b.iota(shape, DType.I64, axis=axis, start=0 if axis else corner, step=stride))
+    return where
 
 
 def _taps(b: GraphBuilder, x: Value, window: Window) -> Value:

@@ -5,6 +5,7 @@ A float becomes an integer by rounding to nearest even and saturating, as COPY s
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -24,6 +25,8 @@ _EXACT = 2**24
 """Whole numbers up to this size are exact in f32."""
 
 
+_MOST_PARTS = 1024
+"""Of one convolution."""
 _WIDE = {4: (0, 2**16 - 1), 5: (-(2**15), 2**15 - 1)}
 """Limits of u16 and i16, by ONNX's numbers: the machine holds them as i32, which would not saturate there."""
 
@@ -165,10 +168,10 @@ def _exact_convolution(c: Context, x: Value, w: Value, x_zero: Value | None, w_z
     if x_zero is not None and x_zero.type.elements != 1:
         raise ModelError(f"a zero point {x_zero.type} of the input: one number is supported")
     last_x, last_w = channels_last(b, _centred(b, x, x_zero)), channels_last(b, _centred(b, w, w_zero))
-    depth, taps = fixed(w.dims[1:2])[0], int(np.prod(window.kernel))
+    depth, taps = fixed(w.dims[1:2])[0], math.prod(window.kernel)
     step = min(depth, _EXACT // (largest * taps))
-    if step < 1:
-        raise ModelError(f"kernels of {taps} taps: their sums do not stay exact")
+    if step < 1 or depth > _MOST_PARTS * step:
+        raise ModelError(f"kernels of {taps} taps and {depth} channels: too large to be computed exactly")
     total: Value | None = None
     for start in range(0, depth, step):
         size = min(step, depth - start)

@@ -6,8 +6,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-
 from dla.compiler.builder import GraphBuilder
 from dla.compiler.graph import Value
 from dla.compiler.onnx.context import Context
@@ -33,8 +31,8 @@ class _Line:
 
 def _line(b: GraphBuilder, start: Value, extent: Value, count: int, samples: int, size: int) -> _Line:
     """`count` bins of `samples` samples each along an axis of `size` pixels; start and extent are [R, 1]."""
-    places = (np.arange(count * samples) + 0.5) / (count * samples)
-    at = b.add(start, b.mul(extent, b.constant(places[None], DType.F32)))
+    places = b.mul(b.iota((1, count * samples), DType.F32, axis=1, start=0.5), 1 / (count * samples))
+    at = b.add(start, b.mul(extent, places))
     inside = b.cast(b.ew("and", b.ew("ge", at, -1), b.ew("le", at, size)), DType.F32)
     at = b.ew("min", b.ew("max", at, 0), size - 1)
     low = b.act("floor", at)

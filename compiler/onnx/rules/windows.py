@@ -223,7 +223,7 @@ def _turned(b: GraphBuilder, w: Value, groups: int) -> Value:
     else:
         for axis in spatial:
             size = fixed(w.dims[axis : axis + 1])[0]
-            w = b.gather(w, b.constant(np.arange(size)[::-1], DType.I64), axis) if size > 1 else w
+            w = b.gather(w, b.iota((size,), DType.I64, start=size - 1, step=-1), axis) if size > 1 else w
     channels, outputs, *kernel = fixed(w.dims)
     grouped = b.reshape(w, (groups, channels // groups, outputs, *kernel))
     rank = grouped.rank
