@@ -19,6 +19,7 @@ from dla.compiler.lower.packing import repacked
 from dla.compiler.lower.places import Targets, parts
 from dla.compiler.lower.recurrent import recurrent
 from dla.compiler.lower.registers import Registers
+from dla.compiler.lower.sharing import in_the_way
 from dla.compiler.lower.storage import Storage, View, whole
 from dla.compiler.operators import GRAPH_ONLY, VIEWS, row_of
 from dla.isa import descriptor as isa
@@ -95,11 +96,19 @@ class Lowering:
     def emit(
         self, row: Row, operands: Sequence[View | None] = (), *, sub: str = "", **attributes: Any
     ) -> None:  # fmt: skip
-        """One more instruction. Symbolic attributes go into registers."""
+        """One more instruction. Symbolic attributes go into registers; inputs that lie in the way are copied first."""
+        given = list(operands)
+        for position in in_the_way(self.registers, row, operands):
+            view = given[position]
+            assert view is not None, "what is in the way is there"
+            type_ = TensorType(view.storage.dtype, view.dims)
+            apart = whole(self.storage(Segment.SCRATCH, type_, view.storage.name))
+            self.copy(apart, view)
+            given[position] = apart
         resolved = {k: self.registers.holding(v) if isinstance(v, Expr) else v for k, v in attributes.items()}
         # Before the instruction's own index is known: sizes that depend on a loop's counter are computed here.
-        places = tuple(None if view is None else placed(self.registers, view) for view in operands)
-        for view in operands:
+        places = tuple(None if view is None else placed(self.registers, view) for view in given)
+        for view in given:
             if view is not None:
                 if len(view.dims) > isa.MAX_RANK:
                     raise ModelError(f"{self.label or row.mnemonic}: a tensor of rank {len(view.dims)}; the machine's "
