@@ -227,7 +227,8 @@ def compile_(
         print_json(report_compile.compiled_facts(compiled, summary, names, passes) | {"output": target})
         return
     show(*report_compile.compiled_parts(compiled, summary, names), on_stderr=target == "-")
-    note(f"wrote {target}")
+    if target != "-":
+        note(f"wrote {target}")
 
 
 # -- machines

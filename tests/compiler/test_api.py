@@ -162,8 +162,8 @@ def test_the_api_needs_no_onnx_for_graphs() -> None:
 
 def test_compiling_takes_less_than_three_times_the_weights(tmp_path: Path) -> None:
     """Of memory beyond what an empty process with the same modules has, from the model to the finished file."""
-    rows = 8192
-    tensors = [numpy_helper.from_array(np.full((rows, 2048), i, np.float32), f"w{i}") for i in range(2)]  # 128 MiB
+    rows = 4096
+    tensors = [numpy_helper.from_array(np.full((rows, 2048), i, np.float32), f"w{i}") for i in range(2)]  # 64 MiB
     nodes = [
         helper.make_node("Gemm", ["x", "w0"], ["h"], transB=1),  # a transposed weight may be copied
         helper.make_node("MatMul", ["h", "w1"], ["y"]),
