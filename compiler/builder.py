@@ -18,7 +18,7 @@ import numpy as np
 
 from dla.compiler import dims
 from dla.compiler.checking import check_node
-from dla.compiler.dims import Dim
+from dla.compiler.dims import Dim, Symbol
 from dla.compiler.fold import fold_small
 from dla.compiler.graph import Body, Graph, Node, State, TensorType, Value
 from dla.compiler.operators import broadcast, infer
@@ -56,8 +56,26 @@ class GraphBuilder:
         return value
 
     def set_state(self, name: str, value: Value) -> None:
-        """Let the state called `name` have `value` after the run."""
-        self.graph.states[name].after = value
+        """Let the state called `name` have `value`, which has its type, after the run."""
+        if name not in self.graph.states:
+            known = ", ".join(map(repr, self.graph.states)) or "none"
+            raise ModelError(f"there is no state {name!r}", hint=f"the states: {known}")
+        state = self.graph.states[name]
+        if value.type != state.before.type:
+            raise ModelError(f"the state {name!r} is {state.before.type}, and cannot become {value.type}")
+        state.after = value
+
+    def symbol(self, name: str, bound: int) -> Dim:
+        """A size from 0 to `bound` that is set when the program runs: by an input's shape, or else by its name.
+
+        The second kind is for sizes that no input has, such as how much of a cache is in use:
+        `machine.run(program, inputs, dims={"past": 7})`, `dla run --set past=7`.
+        """
+        for other in self.graph.symbols:
+            if other.name == name and other.bound != bound:
+                raise ModelError(f"the size {name!r} is at most {other.bound}, and cannot be at most {bound} as well")
+        self.graph.sizes.add(Symbol(name, bound))
+        return dims.symbol(name, bound)
 
     def output(self, name: str, value: Value) -> None:
         """A tensor that the caller gets."""
@@ -231,10 +249,13 @@ class GraphBuilder:
 
     # -- along axes
 
-    def reduce(self, kind: str, x: Value, axes: Sequence[int] | None = None, *, keepdims: bool = False) -> Value:
-        """A fold over `axes` (all by default); see REDUCE."""
+    def reduce(
+        self, kind: str, x: Value, axes: Sequence[int] | None = None, *, keepdims: bool = False,
+        dtype: DType | None = None,
+    ) -> Value:  # fmt: skip
+        """A fold over `axes` (all by default); see REDUCE. `dtype` is that of the result, if not the usual one."""
         chosen = tuple(sorted({_axis(a, x.rank) for a in (range(x.rank) if axes is None else axes)}))
-        return self.emit("REDUCE", [x], sub=kind, axes=chosen, keepdims=keepdims) if chosen else x
+        return self.emit("REDUCE", [x], sub=kind, axes=chosen, keepdims=keepdims, dtype=dtype) if chosen else x
 
     def scan(self, kind: str, x: Value, axis: int, *, exclusive: bool = False, reverse: bool = False) -> Value:
         """A running fold; see SCAN."""

@@ -21,10 +21,15 @@ from dla.isa.table import Out, Row, result_arrays
 Sizes = Mapping[str, int]
 
 
-def evaluate(graph: Graph, inputs: Mapping[str, Array], states: Mapping[str, Array] | None = None) -> dict[str, Array]:
-    """The outputs of `graph`, by name. Symbols take their sizes from the arrays' shapes. States begin as zeros."""
+def evaluate(
+    graph: Graph, inputs: Mapping[str, Array], states: Mapping[str, Array] | None = None, sizes: Sizes | None = None
+) -> dict[str, Array]:
+    """The outputs of `graph`, by name. States begin as zeros.
+
+    Symbols take their sizes from the arrays' shapes; `sizes` has those that no shape gives.
+    """
     given = {**dict(inputs), **(states or {})}
-    sizes: dict[str, int] = {}
+    sizes = dict(sizes or {})
     known: dict[int, Array] = {}
     held = graph.inputs | {name: state.before for name, state in graph.states.items()}
     for name, value in held.items():

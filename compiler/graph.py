@@ -127,12 +127,13 @@ class Graph:
     outputs: dict[str, Value] = field(default_factory=dict)
     states: dict[str, State] = field(default_factory=dict)
     nodes: list[Node] = field(default_factory=list)
+    sizes: set[Symbol] = field(default_factory=set)  # which the caller sets, whether or not an input has them
 
     @property
     def symbols(self) -> tuple[Symbol, ...]:
-        """The symbols that sizes of inputs and states are made of, by name."""
+        """The symbols that are set when the program runs: those of inputs' and states' shapes, and `sizes`, by name."""
         held = [*self.inputs.values(), *(s.before for s in self.states.values())]
-        return tuple(sorted(dims.symbols(d for v in held for d in v.dims), key=lambda s: s.name))
+        return tuple(sorted(dims.symbols(d for v in held for d in v.dims) | self.sizes, key=lambda s: s.name))
 
     @property
     def results(self) -> Iterator[Value]:
@@ -206,7 +207,7 @@ class Graph:
                 keep[id(node)] = node
                 stack += [v.producer for v in node.present if v.producer is not None]
         for node in keep.values():
-            for value in node.present:
+            for value in (*node.present, *node.outputs):
                 value.users = [u for u in value.users if id(u) in keep]
         for value in (*self.inputs.values(), *(s.before for s in self.states.values())):
             value.users = [u for u in value.users if id(u) in keep]

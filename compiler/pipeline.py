@@ -10,6 +10,7 @@ from dla.compiler.lower.assembly import assemble
 from dla.compiler.lower.lowering import lower
 from dla.compiler.memory import Plan
 from dla.compiler.passes import PASSES
+from dla.compiler.verify import verify_graph
 from dla.isa.dtypes import DType
 from dla.isa.errors import InputError, ModelError, VerifyError
 from dla.isa.names import shown
@@ -43,12 +44,14 @@ def compile_graph(
     unknown = [name for name in skip if name not in PASSES]
     if unknown:
         raise InputError(f"there is no pass '{shown(unknown[0])}'", hint=f"the passes: {', '.join(PASSES)}")
+    verify_graph(graph)
     if explain:
         explain("import", graph)
     for name, run in PASSES.items():
         if name not in skip:
             progress(f"pass {name}")
             graph = run(graph, dtype) if name == "precision" else run(graph)
+            verify_graph(graph, after=name)
             if explain:
                 explain(name, graph)
     progress("lowering")

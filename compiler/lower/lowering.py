@@ -49,16 +49,16 @@ class Lowering:
         self._storages: list[Storage] = []
         self._held: dict[str, Storage] = {}  # of inputs and states
         self._views: dict[int, View] = {}
-        self._targets = Targets(graph, self.storage)
+        for name, value in graph.inputs.items():
+            self._hold(Segment.INPUT, name, value)
+        for name, state in graph.states.items():
+            self._hold(Segment.STATE, name, state.before)
+        self._targets = Targets(graph, self.storage, self._views)
         self._last = _last_uses(graph)
         self._node = 0
 
     def run(self) -> Lowered:
         """Lower everything."""
-        for name, value in self.graph.inputs.items():
-            self._hold(Segment.INPUT, name, value)
-        for name, state in self.graph.states.items():
-            self._hold(Segment.STATE, name, state.before)
         for position, node in enumerate(self.graph.nodes):
             self._node, self.label = position, node.label
             self._lower(node)

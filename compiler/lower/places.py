@@ -1,12 +1,12 @@
 """Where values are to be written: straight into what will hold them, as far as that is known before lowering.
 
-A value goes into an output of the program, into its part of a CONCAT, or into the order that a reshape of it needs;
-transposes and reshapes on the way are undone.
+A value goes into an output of the program, into the part of a state that it replaces, into its part of a CONCAT, or
+into the order that a reshape of it needs; transposes and reshapes on the way are undone.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from dla.compiler.dims import Dim
 from dla.compiler.graph import Graph, Node, TensorType, Value
@@ -18,15 +18,19 @@ NewStorage = Callable[[Segment, TensorType, str], Storage]
 
 
 class Targets:
-    """Views in which values must be written, by the value's id. Storages are made by `new`."""
+    """Views in which values must be written, by the value's id.
 
-    def __init__(self, graph: Graph, new: NewStorage) -> None:
+    Storages are made by `new`; `held` has the views of inputs and states.
+    """
+
+    def __init__(self, graph: Graph, new: NewStorage, held: Mapping[int, View]) -> None:
         self.views: dict[int, View] = {}
         self.outputs: dict[str, View] = {}
         self.to_copy: list[tuple[Value, View]] = []  # outputs that have to be copied to their place at the end
         self._graph = graph
         self._states = {id(s.after) for s in graph.states.values()}
         self._place_outputs(new)
+        self._place_written(held)
         self._place_parts(new)
         self._place_reshaped(new)
 
@@ -36,6 +40,18 @@ class Targets:
             self.outputs[name] = whole(new(Segment.OUTPUT, value.type, name))
             if not self._aim(value, self.outputs[name]):
                 self.to_copy.append((value, self.outputs[name]))
+
+    def _place_written(self, held: Mapping[int, View]) -> None:
+        """Let what is written over a part of a state be computed there, if nothing else reads the state's old value."""
+        for state in self._graph.states.values():
+            node = self._graph.only_user(state.before)
+            if node is not None and node.op == "WRITE" and node.inputs[0] is state.before:
+                part = node.inputs[1]
+                assert part is not None, "WRITE has two inputs"
+                if not self._is_alone(part):
+                    continue
+                place = held[id(state.before)].slice(node.attributes["starts"], part.dims, [1] * part.rank)
+                self._aim(part, place)
 
     def _place_parts(self, new: NewStorage) -> None:
         """Let parts of a CONCAT be written into it, the last CONCAT first, so that nested ones are one buffer."""
@@ -61,6 +77,15 @@ class Targets:
             node = value.producer
         free = node is not None and node.op not in (*VIEWS, "WRITE")
         return free and id(value) not in self.views and id(value) not in self._states
+
+    def _is_alone(self, value: Value) -> bool:
+        """Whether one node alone reads `value`, and what it is a view of: its memory may change after that node."""
+        while self._graph.only_user(value) is not None:
+            node = value.producer
+            if node is None or node.op not in VIEWS:
+                return True
+            (value,) = node.present
+        return False
 
     def _aim(self, value: Value, place: View) -> bool:
         """Let `value` be written to `place` when it is computed; False if it cannot be."""
