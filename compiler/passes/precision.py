@@ -54,7 +54,7 @@ class _Rewriter:
 
     def __init__(self, graph: Graph, dtype: DType) -> None:
         self._old, self._dtype = graph, dtype
-        self._b = GraphBuilder(graph.name)
+        self._b = GraphBuilder(graph=Graph(graph.name, sizes=graph.sizes))
         self._new: dict[int, Value] = {}
         self._cast: dict[tuple[int, DType], Value] = {}
 
