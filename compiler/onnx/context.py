@@ -27,7 +27,9 @@ class NeedsValue(ModelError):
     def __init__(self, what: str, source: str) -> None:
         super().__init__(
             f"the compiler must know its {what}, not only the program when it runs",
-            hint=f"if input {shown(source)} decides, give its value: --value {shown(source)}=FILE.npy",
+            hint=f"if input {shown(source)} decides, give its value: --value {shown(source)}=FILE.npy"
+            if source
+            else "symbolic sizes decide: fix them with --fix NAME=SIZE",
         )
         self.source = source
 
@@ -151,7 +153,7 @@ class Context:
 
 
 def _source(value: Value) -> str:
-    """The name of the graph's input that `value` is computed from, of integers if there is one; else its own."""
+    """The name of the graph's input that `value` is computed from, of integers if there is one; "" if there is none."""
     stack, seen, found = [value], set[int](), []
     while stack:
         at = stack.pop()
@@ -161,7 +163,7 @@ def _source(value: Value) -> str:
         elif at.producer is None and at.constant is None:
             found.append(at)
     found.sort(key=lambda v: v.dtype.is_float)
-    return found[0].name if found else value.name
+    return found[0].name if found else ""
 
 
 def materialise(b: GraphBuilder, known: Known) -> Value:

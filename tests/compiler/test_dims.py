@@ -99,6 +99,14 @@ def test_arithmetic_commutes_with_evaluation(a, b, batch, seq):
         assert dims.evaluate(quotient, sizes) * y == x
 
 
+def test_differences_of_extremes_have_exact_bounds():
+    """What is missing to the larger of two sizes is never negative, and at most that one."""
+    assert dims.interval(dims.maximum(SEQ, 10) - SEQ) == (0, 10)
+    assert dims.interval(SEQ - dims.minimum(SEQ, 10)) == (0, dims.bound(SEQ) - 10)
+    wide = sum((dims.maximum(SEQ, k) for k in range(1, 40)), 0)
+    assert dims.interval(wide)[1] == sum(max(dims.bound(SEQ), k) for k in range(1, 40))
+
+
 def test_a_symbol_may_be_zero():
     with pytest.raises(ZeroDivisionError):
         dims.evaluate(4 // SEQ, {"seq": 0})
