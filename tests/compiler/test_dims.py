@@ -15,12 +15,14 @@ BATCH, SEQ = symbol("batch", 8), symbol("seq", 100)
 
 
 def test_equal_expressions_are_equal_however_they_were_made():
+    """Products are multiplied out, and terms are in one order."""
     assert (BATCH + 1) * SEQ == SEQ * BATCH + SEQ
     assert hash((BATCH + 1) * SEQ) == hash(SEQ * BATCH + SEQ)
     assert BATCH + SEQ != BATCH * SEQ
 
 
 def test_what_does_not_depend_on_a_symbol_is_a_number():
+    """Symbols that cancel leave an int."""
     assert BATCH - BATCH == 0
     assert (BATCH + 3) - BATCH == 3
     assert isinstance((BATCH + 3) - BATCH, int)
@@ -28,12 +30,14 @@ def test_what_does_not_depend_on_a_symbol_is_a_number():
 
 
 def test_text_reads_like_arithmetic():
+    """Constants come last."""
     assert str(BATCH * SEQ * 2 + 1) == "2 * batch * seq + 1"
     assert str(SEQ - 4) == "seq - 4"
     assert str((SEQ + 1) // 2) == "(seq + 1 // 2)"
 
 
 def test_exact_division():
+    """A quotient where one exists for all sizes, else None."""
     assert dims.divide(BATCH * SEQ * 64, SEQ) == BATCH * 64
     assert dims.divide(BATCH * SEQ * 64, 16) == BATCH * SEQ * 4
     assert dims.divide(BATCH * 3, 2) is None
@@ -45,18 +49,21 @@ def test_exact_division():
 
 
 def test_floor_division_simplifies_where_it_is_exact_or_constant():
+    """Otherwise it is an atom."""
     assert BATCH * 6 // 3 == BATCH * 2
     assert symbol("n", 3) // 4 == 0
     assert str(SEQ // 2) == "(seq // 2)"
 
 
 def test_extremes_are_decided_by_bounds():
+    """Exporters write 2**63 - 1 for "to the end"."""
     assert dims.minimum(SEQ, 2**62) == SEQ
     assert dims.maximum(SEQ, 0) == SEQ
     assert dims.bound(dims.minimum(SEQ, 50)) == 50
 
 
 def test_substitution_gives_numbers_or_other_sizes():
+    """Inside floors, too."""
     assert dims.substitute(BATCH * SEQ + 1, {"batch": 2, "seq": 5}) == 11
     assert dims.substitute(SEQ // 2, {"seq": BATCH * 4}) == BATCH * 2
 
@@ -80,6 +87,7 @@ def _combine(children: Any) -> Any:
 @settings(deadline=None, max_examples=200)
 @given(st.recursive(_LEAVES, _combine, max_leaves=8), st.integers(0, 8), st.integers(0, 100))
 def test_values_stay_inside_the_bounds(dim, batch, seq):
+    """Interval arithmetic is sound."""
     low, high = dims.interval(dim)
     assert low <= dims.evaluate(dim, {"batch": batch, "seq": seq}) <= high
 
@@ -88,6 +96,7 @@ def test_values_stay_inside_the_bounds(dim, batch, seq):
 @given(st.recursive(_LEAVES, _combine, max_leaves=5), st.recursive(_LEAVES, _combine, max_leaves=5),
        st.integers(0, 8), st.integers(0, 100))  # fmt: skip
 def test_arithmetic_commutes_with_evaluation(a, b, batch, seq):
+    """Computing first or putting in numbers first is the same."""
     sizes = {"batch": batch, "seq": seq}
     x, y = dims.evaluate(a, sizes), dims.evaluate(b, sizes)
     assert dims.evaluate(a + b, sizes) == x + y
@@ -108,5 +117,6 @@ def test_differences_of_extremes_have_exact_bounds():
 
 
 def test_a_symbol_may_be_zero():
+    """So may what is divided by it not."""
     with pytest.raises(ZeroDivisionError):
         dims.evaluate(4 // SEQ, {"seq": 0})

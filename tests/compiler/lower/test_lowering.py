@@ -16,7 +16,6 @@ from dla.compiler.pipeline import compile_graph
 from dla.emulator.api import Machine
 from dla.isa.descriptor import Segment
 from dla.isa.dtypes import DType
-from dla.isa.errors import ModelError
 
 F32 = DType.F32
 
@@ -38,6 +37,7 @@ def check(b: GraphBuilder, **inputs: np.ndarray) -> list[str]:
 
 
 def test_views_cost_no_instruction():
+    """Reshape, transpose and slice in a row."""
     b = GraphBuilder()
     x = b.input("x", F32, (2, 6, 4))
     y = b.transpose(b.reshape(x, (2, 6, 2, 2)), (0, 2, 1, 3))
@@ -47,6 +47,7 @@ def test_views_cost_no_instruction():
 
 
 def test_a_reshape_that_needs_one_costs_a_copy():
+    """A transposed input of the program cannot be written in another order."""
     b = GraphBuilder()
     x = b.input("x", F32, (3, 4))
     b.output("y", b.act("neg", b.reshape(b.swap(x), (12,))))
@@ -54,6 +55,7 @@ def test_a_reshape_that_needs_one_costs_a_copy():
 
 
 def test_parts_are_written_straight_into_their_concatenation():
+    """Nested ones are one buffer; a part may have other readers."""
     b = GraphBuilder()
     x = b.input("x", F32, (2, 3))
     first, second = b.act("neg", x), b.act("abs", x)
@@ -66,6 +68,7 @@ def test_parts_are_written_straight_into_their_concatenation():
 
 
 def test_a_part_that_occurs_twice_is_copied_once():
+    """Its first place is written directly, an input is copied as well."""
     b = GraphBuilder()
     x = b.input("x", F32, (2,))
     part = b.act("neg", x)
@@ -74,6 +77,7 @@ def test_a_part_that_occurs_twice_is_copied_once():
 
 
 def test_outputs_are_written_in_place_through_views():
+    """A transpose and a reshape are undone."""
     b = GraphBuilder()
     x = b.input("x", F32, (2, 3))
     b.output("y", b.reshape(b.swap(b.act("neg", x)), (3, 1, 2)))
@@ -81,6 +85,7 @@ def test_outputs_are_written_in_place_through_views():
 
 
 def test_one_value_may_be_two_outputs_or_an_input():
+    """Constants may be outputs, too."""
     b = GraphBuilder()
     x = b.input("x", F32, (2,))
     y = b.act("neg", x)
@@ -99,6 +104,7 @@ def test_a_source_is_written_in_the_order_that_a_reshape_needs():
 
 
 def test_elementwise_chains_work_in_place():
+    """All four steps share one kilobyte-aligned piece of memory."""
     b = GraphBuilder()
     x = b.input("x", F32, (1000,))
     y = x
@@ -111,6 +117,7 @@ def test_elementwise_chains_work_in_place():
 
 
 def test_what_is_read_later_is_not_overwritten():
+    """A view counts as a reader."""
     b = GraphBuilder()
     x = b.input("x", F32, (4,))
     y = b.act("neg", x)
@@ -121,6 +128,7 @@ def test_what_is_read_later_is_not_overwritten():
 
 
 def test_one_program_serves_every_size_up_to_the_bound():
+    """Concatenation and slices at symbolic places, sizes as numbers."""
     b = GraphBuilder()
     batch, past = symbol("batch", 4), symbol("past", 6)
     x, cache = b.input("x", F32, (batch, 2, 3)), b.input("cache", F32, (batch, past, 3))
@@ -170,6 +178,7 @@ def test_rows_of_symbolic_length_are_packed_where_they_must_be(before, after):
 
 
 def test_a_state_is_updated_in_place():
+    """One copy of what is new, and the state lives on."""
     b = GraphBuilder()
     cache = b.state("cache", F32, (8, 2))
     x, at = b.input("x", F32, (1, 2)), 3
@@ -186,6 +195,7 @@ def test_a_state_is_updated_in_place():
 
 
 def test_states_may_change_places():
+    """Neither is overwritten before it is read."""
     b = GraphBuilder()
     first, second = b.state("first", F32, (2,)), b.state("second", F32, (2,))
     b.set_state("first", second)
@@ -197,6 +207,7 @@ def test_states_may_change_places():
 
 
 def test_writing_over_something_that_is_read_later_copies_it_first():
+    """The old value stays whole."""
     b = GraphBuilder()
     x, part = b.input("x", F32, (4,)), b.input("part", F32, (2,))
     y = b.act("neg", x)
@@ -206,6 +217,7 @@ def test_writing_over_something_that_is_read_later_copies_it_first():
 
 
 def test_batched_products_with_one_right_matrix_become_one_product():
+    """Rows of all samples together."""
     b = GraphBuilder()
     x, w = b.input("x", F32, (3, 4, 5)), b.constant(np.ones((5, 2), np.float32))
     b.output("y", b.matmul(x, w))
@@ -215,6 +227,7 @@ def test_batched_products_with_one_right_matrix_become_one_product():
 
 
 def test_constants_are_stored_once_and_names_are_identifiers():
+    """Whatever the model calls them."""
     b = GraphBuilder("my model!")
     w = b.constant(np.ones((4, 4), np.float32), name="layer.1/weight:0")
     x = b.input("x y", F32, (4, 4))
@@ -226,6 +239,8 @@ def test_constants_are_stored_once_and_names_are_identifiers():
 
 
 def test_two_compilations_give_equal_programs():
+    """Nothing depends on addresses or hashes."""
+
     def build():
         b = GraphBuilder()
         x = b.input("x", F32, (symbol("n", 5), 4))

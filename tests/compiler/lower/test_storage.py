@@ -14,6 +14,7 @@ from dla.isa.dtypes import DType
 
 
 def storage(*shape):
+    """Memory of 64-bit integers."""
     return Storage(Segment.SCRATCH, DType.I64, tuple(shape))
 
 
@@ -26,6 +27,7 @@ def elements(view: View) -> np.ndarray:
 @settings(deadline=None, max_examples=300)
 @given(st.data())
 def test_views_are_those_of_numpy(data):
+    """Random chains of transposes, slices and reshapes."""
     shape = tuple(data.draw(st.lists(st.integers(1, 4), min_size=1, max_size=4)))
     view = whole(storage(*shape))
     array = np.arange(np.prod(shape)).reshape(shape)
@@ -56,12 +58,14 @@ def test_views_are_those_of_numpy(data):
 
 
 def test_a_reshape_that_numpy_can_do_without_a_copy_is_found():
+    """Axes of a slice that lie like one."""
     view = whole(storage(2, 3, 4)).slice([0, 0, 0], [2, 3, 2], [1, 1, 1])
     assert view.reshape((6, 2)).strides == (4, 1)
     assert view.reshape((12,)) is None
 
 
 def test_expanded_axes_have_stride_zero():
+    """New ones as well as those of size 1."""
     view = whole(storage(3, 1)).expand((2, 3, 4))
     assert view.strides == (0, 1, 0)
 
@@ -70,15 +74,18 @@ BATCH, SEQ = symbol("batch", 8), symbol("seq", 16)
 
 
 def test_only_the_outermost_of_merged_axes_may_be_symbolic():
+    """Shorter inner rows leave gaps."""
     assert whole(storage(BATCH, 5, 4)).reshape((BATCH * 5, 4)).strides == (4, 1)
     assert whole(storage(BATCH, SEQ, 4)).reshape((BATCH * SEQ, 4)) is None
 
 
 def test_the_last_axis_splits_into_heads_where_others_are_symbolic():
+    """As attention needs it."""
     view = whole(storage(BATCH, SEQ, 12)).reshape((BATCH, SEQ, 3, 4))
     assert view.strides == (16 * 12, 12, 4, 1)
 
 
 @pytest.mark.parametrize("shape", [(0, 3), (3, 0)])
 def test_empty_tensors_have_any_shape(shape):
+    """There is nothing to find in them."""
     assert whole(storage(*shape)).reshape((0,)).dims == (0,)

@@ -31,6 +31,7 @@ def normalised(b: GraphBuilder, x):
 
 @pytest.mark.parametrize("bias", [False, True])
 def test_batch_norm_vanishes_in_a_convolution(bias):
+    """Weights and bias take it up."""
     b = GraphBuilder()
     x = b.input("x", F32, (2, 5, 5, 3))
     y = b.conv(x, b.constant(normal(4, 3, 3, 3)), bias=b.constant(normal(4)) if bias else None)
@@ -39,6 +40,7 @@ def test_batch_norm_vanishes_in_a_convolution(bias):
 
 
 def test_batch_norm_vanishes_in_a_matrix_product():
+    """Columns instead of kernels."""
     b = GraphBuilder()
     x = b.input("x", F32, (4, 3))
     b.output("y", normalised(b, product(b, x, 6, bias=True)))
@@ -46,6 +48,7 @@ def test_batch_norm_vanishes_in_a_matrix_product():
 
 
 def test_batch_norm_stays_where_the_product_has_other_readers():
+    """They want the product itself."""
     b = GraphBuilder()
     x = b.input("x", F32, (2, 5, 5, 3))
     y = b.conv(x, b.constant(normal(4, 1, 1, 3)))
@@ -58,6 +61,7 @@ def test_batch_norm_stays_where_the_product_has_other_readers():
 
 
 def test_bias_activation_residual_and_gate_move_into_the_product():
+    """In the order in which they are applied."""
     b = GraphBuilder()
     x, r = b.input("x", F32, (4, 3)), b.input("r", F32, (4, 6))
     y = b.add(product(b, x, 6), b.constant(normal(6)))
@@ -70,6 +74,7 @@ def test_bias_activation_residual_and_gate_move_into_the_product():
 
 
 def test_a_step_that_is_there_already_stays_outside():
+    """Each kind of step occurs once."""
     b = GraphBuilder()
     x = b.input("x", F32, (4, 3))
     b.output("y", b.act("tanh", b.act("relu", product(b, x, 6))))
@@ -78,6 +83,7 @@ def test_a_step_that_is_there_already_stays_outside():
 
 @pytest.mark.parametrize("order", ["max first", "min first"])
 def test_a_clamp_is_one_step(order):
+    """As ReLU6 is exported, in either order."""
     b = GraphBuilder()
     x = b.input("x", F32, (4, 3))
     limits = [("max", 0), ("min", 6)]
@@ -89,6 +95,7 @@ def test_a_clamp_is_one_step(order):
 
 
 def test_of_two_products_the_later_one_takes_the_other():
+    """The earlier one is there by then."""
     b = GraphBuilder()
     x = b.input("x", F32, (4, 3))
     first = product(b, x, 6)
@@ -101,6 +108,7 @@ def test_of_two_products_the_later_one_takes_the_other():
 
 
 def test_results_with_other_readers_stay():
+    """They want what was before the activation."""
     b = GraphBuilder()
     x = b.input("x", F32, (4, 3))
     y = product(b, x, 6)
@@ -110,6 +118,7 @@ def test_results_with_other_readers_stay():
 
 
 def test_an_operand_that_makes_the_result_larger_stays_outside():
+    """A residual broadcasts to the product, not the other way."""
     b = GraphBuilder()
     x, r = b.input("x", F32, (4, 3)), b.input("r", F32, (5, 4, 6))
     b.output("y", b.add(product(b, x, 6), r))
@@ -121,6 +130,7 @@ def test_an_operand_that_makes_the_result_larger_stays_outside():
 
 @pytest.mark.parametrize("unit", ["silu", "gelu", "sigmoid"])
 def test_a_gated_unit_is_one_product(unit):
+    """The gate may be either factor."""
     b = GraphBuilder()
     x = b.input("x", F32, (4, 3))
     y = b.mul(product(b, x, 6, 2), b.act(unit, product(b, x, 6, 1)))
@@ -129,6 +139,7 @@ def test_a_gated_unit_is_one_product(unit):
 
 
 def test_products_of_different_inputs_are_no_gated_unit():
+    """One product has one input."""
     b = GraphBuilder()
     x, z = b.input("x", F32, (4, 3)), b.input("z", F32, (4, 3))
     b.output("y", b.mul(product(b, x, 6), b.act("silu", product(b, z, 6, 2))))
@@ -139,6 +150,7 @@ def test_products_of_different_inputs_are_no_gated_unit():
 
 
 def test_products_of_one_input_are_joined():
+    """Queries, keys and values; the results are views."""
     b = GraphBuilder()
     x = b.input("x", F32, (2, 4, 3))
     for name, columns in (("q", 6), ("k", 2), ("v", 2)):
@@ -148,6 +160,7 @@ def test_products_of_one_input_are_joined():
 
 
 def test_products_with_and_without_bias_are_not_joined():
+    """They are different instructions."""
     b = GraphBuilder()
     x = b.input("x", F32, (4, 3))
     b.output("a", product(b, x, 6, bias=True))
@@ -156,6 +169,7 @@ def test_products_with_and_without_bias_are_not_joined():
 
 
 def test_transposed_constants_are_joined_too():
+    """Linear layers store their weights so."""
     b = GraphBuilder()
     x = b.input("x", F32, (4, 3))
     for name, seed in (("a", 1), ("b", 2)):
@@ -167,6 +181,7 @@ def test_transposed_constants_are_joined_too():
 
 
 def test_growing_concatenations_are_nested():
+    """Each takes the one before as its first part."""
     b = GraphBuilder()
     x = b.input("x", F32, (2, 3))
     parts = [b.act("neg", x)]
@@ -179,6 +194,7 @@ def test_growing_concatenations_are_nested():
 
 
 def test_concatenations_along_other_axes_are_not():
+    """Equal parts are not enough."""
     b = GraphBuilder()
     x, y = b.input("x", F32, (2, 2)), b.input("y", F32, (2, 2))
     b.output("a", b.concat([x, y], 0))

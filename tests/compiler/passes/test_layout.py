@@ -22,6 +22,7 @@ def conv(b: GraphBuilder, x, outputs: int, size: int = 1):
 
 
 def test_a_residual_network_keeps_two_transposes():
+    """Activations, sums and factors of channels let them through."""
     b = GraphBuilder()
     x = b.input("x", F32, (symbol("batch", 4), 3, 6, 6))
     y = b.act("relu", conv(b, x, 8, 3))
@@ -33,6 +34,7 @@ def test_a_residual_network_keeps_two_transposes():
 
 
 def test_two_transposes_that_undo_each_other_vanish():
+    """Nothing is left of them."""
     b = GraphBuilder()
     x = b.input("x", F32, (2, 3, 4, 5))
     b.output("y", b.act("relu", b.transpose(b.transpose(x, LAST), FIRST)))
@@ -42,6 +44,7 @@ def test_two_transposes_that_undo_each_other_vanish():
 @pytest.mark.parametrize("keepdims", [False, True])
 @pytest.mark.parametrize("axes", [(2, 3), (1,), (0, 1, 2, 3), (3,)])
 def test_folded_axes_are_renamed(axes, keepdims):
+    """Whether folded axes stay or go."""
     b = GraphBuilder()
     x = b.input("x", F32, (2, 3, 4, 5))
     b.output("y", b.reduce("sum", b.transpose(x, (3, 1, 0, 2)), axes, keepdims=keepdims))
@@ -49,6 +52,7 @@ def test_folded_axes_are_renamed(axes, keepdims):
 
 
 def test_operators_along_an_axis_follow_it():
+    """Softmax, running folds, pads, slices."""
     b = GraphBuilder()
     x = b.input("x", F32, (2, 3, 4))
     turned = b.transpose(x, (2, 0, 1))
@@ -61,6 +65,7 @@ def test_operators_along_an_axis_follow_it():
 
 
 def test_parts_of_a_concatenation_are_joined_along_the_renamed_axis():
+    """Channels are last inside."""
     b = GraphBuilder()
     x = b.input("x", F32, (2, 3, 4, 4))
     joined = b.concat([conv(b, x, 4), conv(b, x, 2)], 1)
@@ -70,6 +75,7 @@ def test_parts_of_a_concatenation_are_joined_along_the_renamed_axis():
 
 
 def test_a_channel_shuffle_stays_inside():
+    """Two reshapes around a transpose of channels."""
     b = GraphBuilder()
     x = b.input("x", F32, (2, 4, 3, 3))
     y = conv(b, x, 6)
@@ -81,6 +87,7 @@ def test_a_channel_shuffle_stays_inside():
 
 
 def test_a_large_operand_in_the_other_layout_stops_it():
+    """It would be read with strides."""
     b = GraphBuilder()
     x, other = b.input("x", F32, (2, 3, 4, 4)), b.input("other", F32, (2, 4, 4, 4))
     b.output("y", b.add(conv(b, x, 4), other))
@@ -88,6 +95,7 @@ def test_a_large_operand_in_the_other_layout_stops_it():
 
 
 def test_flattening_after_a_global_pool_is_no_obstacle():
+    """Axes of size 1 are nowhere in memory."""
     b = GraphBuilder()
     x = b.input("x", F32, (2, 3, 4, 4))
     pooled = b.transpose(b.pool("global_avg", b.transpose(x, LAST)), FIRST)
