@@ -57,7 +57,7 @@ def quotient(node: Node, b: GraphBuilder) -> Value | None:
 def inverse_root(node: Node, b: GraphBuilder) -> Value | None:
     """1 / sqrt(x)."""
     root = source(node).made_by("ACT", "sqrt") if node.sub == "reciprocal" else None
-    return b.act("rsqrt", source(root)) if root is not None else None
+    return b.act("rsqrt", source(root)) if root is not None and source(root).type == node.output.type else None
 
 
 def involution(node: Node, b: GraphBuilder) -> Value | None:
@@ -66,7 +66,7 @@ def involution(node: Node, b: GraphBuilder) -> Value | None:
     if node.sub == "identity" and x.type == node.output.type:
         return x
     inner = x.made_by("ACT", node.sub) if node.sub in ("neg", "not") else None
-    return source(inner) if inner is not None else None
+    return source(inner) if inner is not None and source(inner).type == node.output.type else None
 
 
 def opposite(node: Node, b: GraphBuilder) -> Value | None:
@@ -99,7 +99,7 @@ def mean_by_sum(node: Node, b: GraphBuilder) -> Value | None:
         count = dims.product(x.dims[axis] for axis in total.attributes["axes"])
         share = factor if node.sub == "mul" else 1 / factor
         if isinstance(count, int) and count and abs(share * count - 1) < 1e-5:
-            return b.emit("REDUCE", [x], sub="mean", **total.attributes)
+            return b.emit("REDUCE", [x], sub="mean", dtype=node.output.dtype, **total.attributes)
     return None
 
 

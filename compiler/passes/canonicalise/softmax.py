@@ -16,7 +16,8 @@ def written_out(node: Node, b: GraphBuilder) -> Value | None:
     axis = _folded_axis(source(node, 1), "sum", e)
     if exponential is None or axis is None:
         return None
-    return b.softmax(_without_maximum(source(exponential), axis), axis)
+    x = _without_maximum(source(exponential), axis)
+    return b.softmax(x, axis) if x.type == node.output.type else None
 
 
 def logarithm(node: Node, b: GraphBuilder) -> Value | None:
@@ -30,7 +31,9 @@ def logarithm(node: Node, b: GraphBuilder) -> Value | None:
     exponential = source(fold).made_by("ACT", "exp") if fold is not None else None
     if log is not None and exponential is not None and source(exponential) is x:
         axis = _folded_axis(source(log), "sum", exponential.output)
-    return b.softmax(_without_maximum(x, axis), axis, log=True) if axis is not None else None
+    if axis is None or x.type != node.output.type:
+        return None
+    return b.softmax(_without_maximum(x, axis), axis, log=True)
 
 
 def _folded_axis(value: Value, kind: str, x: Value) -> int | None:

@@ -226,6 +226,18 @@ def test_causal(spelling, past):
     assert node.attributes == {"causal": True}
 
 
+def test_a_mask_for_one_query_at_the_end_hides_nothing_more_than_causal():
+    """Decoding token by token: the axis of queries has size 1."""
+    b, _, k, v = operands(PAST + 1)
+    b.output("size", b.act("abs", b.input("past", F32, (PAST,))))
+    q = b.input("token", F32, (BATCH, HEADS, 1, WIDTH))
+    mask = b.ew("le", places(b, 0, PAST + 1, (1, 1, 1, PAST + 1)), places(b, PAST, 1, (1, 1, 1, 1)))
+    attend(b, b.select(mask, product(b, q, k), LOWEST), v)
+    node = found(b)
+    assert node.inputs[3] is None
+    assert node.attributes == {"causal": True}
+
+
 def test_causal_from_another_position():
     """Queries that do not sit at the last keys."""
     b, q, k, v = operands(SEQ + 3)

@@ -21,7 +21,7 @@ def network() -> GraphBuilder:
     w = b.constant(normal(8, 24))
     heads = b.transpose(b.reshape(b.matmul(x, w), (2, 4, 6, 4)), (0, 2, 1, 3))
     q, k, v = (b.part(heads, 1, 2 * i, 2) for i in range(3))
-    scores = b.select(mask, b.matmul(q, b.swap(k)), b.constant(np.float32(-3e38)))
+    scores = b.select(mask, b.matmul(q, b.swap(k)), b.constant(np.finfo(np.float32).min))
     y = b.matmul(b.softmax(scores), v)
     y = b.reshape(b.swap(y, 1, 2), (2, 4, 8))
     y = b.norm("layer", b.add(y, x), b.constant(normal(8)), b.constant(normal(8)))
@@ -32,21 +32,46 @@ def network() -> GraphBuilder:
 
 @pytest.mark.parametrize(("dtype", "within"), [(DType.F16, 0.02), (DType.BF16, 0.2)])
 def test_results_stay_close_and_outputs_keep_their_type(dtype, within):
+    """A mask at the end of the range stays finite."""
     inputs = {"x": normal(2, 4, 8), "mask": np.array([[1, 1, 1, 0], [1, 0, 1, 1]], bool).reshape(2, 1, 1, 4)}
     preserved(network(), lambda graph: precision.run(graph, dtype), rtol=within, **inputs)
 
 
 def test_sensitive_results_stay_in_f32():
+    """Powers, folds and roots; products do not."""
     graph = precision.run(network().graph, DType.BF16)
     kept = {n.name for n in graph.nodes if n.output.dtype is F32}
     assert {"EW.pow", "REDUCE.mean", "ACT.sqrt"} <= kept
     assert all(n.output.dtype is DType.BF16 for n in graph.nodes if n.op in ("GEMM", "NORM", "SOFTMAX"))
 
 
+def test_masks_stay_finite():
+    """The smallest f32 is no bf16: rounded, it would be infinite, and a sum of it with infinity no number."""
+    b = GraphBuilder()
+    b.output("y", b.add(b.input("x", F32, (2,)), b.constant(np.full(2, np.finfo(np.float32).min, np.float32))))
+    graph = precision.run(b.graph, DType.BF16)
+    assert all(np.isfinite(v.constant.astype(np.float32)).all() for v in graph.constants())
+
+
+def test_loops_over_time_keep_their_types():
+    def network():
+        b = GraphBuilder()
+        x, w = b.input("x", F32, (3, 2, 4)), b.input("w", F32, (4, 4))
+        (y,), _ = b.recurrent(lambda c, s, h, o: ([c.matmul(h[0], o[0], c=s[0])], [h[0]]), [b.matmul(x, w)],
+                              [b.fill((2, 4), 1, F32)], [w])  # fmt: skip
+        b.output("y", b.act("tanh", y))
+        return b
+
+    preserved(network(), lambda graph: precision.run(graph, DType.F16), rtol=0.02, x=normal(3, 2, 4), w=normal(4, 4))
+    compile_graph(network().graph, dtype=DType.F16)
+
+
 def test_the_compiled_program_is_accepted():
+    """Types fit the rows."""
     compile_graph(network().graph, dtype=DType.F16)
 
 
 def test_none_changes_nothing():
+    """The model says what it computes in."""
     graph = network().graph
     assert precision.run(graph) is graph
