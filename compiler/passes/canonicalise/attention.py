@@ -86,6 +86,8 @@ def _scores(value: Value, b: GraphBuilder, depth: int = DEPTH) -> Scores | None:
         return None
     if node.op == "SELECT":
         return _chosen(node, b, depth)
+    if node.op == "RESHAPE":
+        return _windowed(node, b, depth)
     factor, inner = scaled(value)
     if factor == 1.0:
         return None
@@ -96,6 +98,23 @@ def _scores(value: Value, b: GraphBuilder, depth: int = DEPTH) -> Scores | None:
     if capped is None:
         return replace(found, scale=found.scale * factor)
     return replace(found, scale=found.scale * factor, softcap=factor) if factor > 0 else None
+
+
+def _windowed(node: Node, b: GraphBuilder, depth: int) -> Scores | None:
+    """Scores [B * W, H, S, T] seen as [B, W, H, S, T] while a mask of each of W windows is added, as Swin has it."""
+    total, seen = source(node), node.output
+    for split, mask in commuted(total, "add"):
+        whole = split.made_by("RESHAPE")
+        if whole is None or source(whole).type != seen.type or not mask.dtype.is_float or not b.graph.only_user(total):
+            continue
+        if split.dims != total.dims or total.rank != 5 or total.dims[2:] != seen.dims[1:] or mask.rank > 5:
+            continue
+        found = _scores(source(whole), b, depth - 1) if b.graph.only_user(split) else None
+        if found is not None:
+            mask = b.reshape(mask, (*(1,) * (5 - mask.rank), *mask.dims))
+            wide = b.expand(mask, (*total.dims[:2], *mask.dims[2:]))
+            return replace(found, masks=(*found.masks, b.reshape(wide, (seen.dims[0], *mask.dims[2:]))))
+    return None
 
 
 def _chosen(node: Node, b: GraphBuilder, depth: int) -> Scores | None:

@@ -132,6 +132,27 @@ def test_two_added_masks():
     assert canonical(b) == {"EW.add": 1, "ATTENTION": 1}
 
 
+def test_a_mask_of_each_window():
+    """Swin: samples are images times windows, and each window has a mask."""
+    b = GraphBuilder()
+    q, k, v = (b.input(name, F32, (BATCH * 3, HEADS, 5, WIDTH)) for name in "qkv")
+    b.output("size", b.act("abs", b.input("images", F32, (BATCH,))))
+    mask = b.input("mask", F32, (3, 1, 5, 5))
+    split = b.reshape(product(b, q, k), (BATCH, 3, HEADS, 5, 5))
+    attend(b, b.reshape(b.add(split, mask), (BATCH * 3, HEADS, 5, 5)), v)
+    assert found(b).inputs[3].dims == (BATCH * 3, 1, 5, 5)
+
+
+def test_queries_keys_and_values_of_one_product():
+    """As timm has it: [B, S, 3, H, D], permuted and unbound; all three are views."""
+    b = GraphBuilder()
+    x = b.input("x", F32, (BATCH, SEQ, 3 * HEADS * WIDTH))
+    parts = b.transpose(b.reshape(x, (BATCH, SEQ, 3, HEADS, WIDTH)), (2, 0, 3, 1, 4))
+    q, k, v = (b.gather(parts, b.constant(index, I64), 0) for index in range(3))
+    attend(b, product(b, q, k), v)
+    assert canonical(b) == {"ATTENTION": 1}
+
+
 HIDDEN = {
     "where(m, s, -inf)": (lambda b, m, s: b.select(m, s, MINUS), True),
     "where(not m, -inf, s)": (lambda b, m, s: b.select(b.act("not", m), MINUS, s), True),
