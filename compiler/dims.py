@@ -141,13 +141,13 @@ class Expr:
         extremes = [(m, f) for m, f in self.terms if len(m) == 1 and isinstance(m[0], Extreme)]
         if 0 < len(extremes) <= 4:  # each doubles the work
             # The smaller (larger) of two sums, so that max(a, b) - b is known not to be negative.
-            (monomial, factor) = extremes[0]
-            (atom,) = monomial
+            chosen, times = extremes[0]
+            (atom,) = chosen
             assert isinstance(atom, Extreme), "only these were chosen"
             rest = self - Expr((extremes[0],))
-            pick = max if (atom.kind == "max") == (factor > 0) else min
-            ends = [interval(side * factor + rest) for side in (atom.a, atom.b)]
-            return pick(low for low, _ in ends), pick(high for _, high in ends)
+            pick = max if (atom.kind == "max") == (times > 0) else min
+            sides = [interval(side * times + rest) for side in (atom.a, atom.b)]
+            return pick(low for low, _ in sides), pick(high for _, high in sides)
         low = high = 0
         for monomial, factor in self.terms:
             ends = reduce(_times, (atom.interval for atom in monomial), (factor, factor))

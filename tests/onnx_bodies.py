@@ -5,6 +5,8 @@ A model is `(inputs) => (outputs) { nodes }` in the syntax of `onnx.parser`; a d
 
 from __future__ import annotations
 
+import math
+import random
 from collections.abc import Mapping
 from typing import Any
 
@@ -29,9 +31,12 @@ def parsed(text: str, opset: int = OPSET) -> onnx.ModelProto:
 
 def compiled(text: str, opset: int = OPSET, **options: Any) -> Compiled:
     """`text` as a program. Symbolic dims have the bounds above."""
-    model = parsed(text, opset)
-    initialisers = {t.name: onnx.numpy_helper.to_array(t) for t in model.graph.initializer}
-    return compile_graph(import_model(model, initialisers, Options(bounds=BOUNDS, **options)))
+    return compiled_model(parsed(text, opset), **options)
+
+
+def compiled_model(model: onnx.ModelProto, **options: Any) -> Compiled:
+    """A model without initialisers as a program."""
+    return compile_graph(import_model(model, {}, Options(bounds=BOUNDS, **options)))
 
 
 def inputs_of(model: onnx.ModelProto, sizes: Mapping[str, int], rng: np.random.Generator) -> dict[str, Array]:
@@ -55,6 +60,27 @@ def reference(model: onnx.ModelProto, inputs: Mapping[str, Array], *, runtime: b
 
     session = onnxruntime.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
     return list(session.run(None, dict(inputs)))
+
+
+def mutated(model: onnx.ModelProto, rng: random.Random) -> onnx.ModelProto:
+    """A copy in which one input's shape or type, or one node's input or attribute, is another."""
+    result = onnx.ModelProto()
+    result.CopyFrom(model)
+    given, node = rng.choice(result.graph.input).type.tensor_type, rng.choice(result.graph.node)
+    sizes, attribute = given.shape.dim, rng.choice(node.attribute) if node.attribute else None
+    match rng.randrange(5):
+        case 0 if sizes:
+            del sizes[rng.randrange(len(sizes))]
+        case 1:
+            sizes.add(dim_value=rng.choice((0, 1, 3)))
+        case 2:
+            given.elem_type = rng.choice((onnx.TensorProto.FLOAT, onnx.TensorProto.INT64, onnx.TensorProto.BOOL))
+        case 3 if node.input:
+            node.input[rng.randrange(len(node.input))] = rng.choice(("", *node.input))
+        case _ if attribute is not None:
+            attribute.i, attribute.f, attribute.s = rng.choice((-9, -1, 0, 1, 9)), rng.choice((0.0, math.inf)), b"?"
+            attribute.ints[:1] = [rng.choice((-9, -1, 0, 1, 9))] if attribute.ints else []
+    return result
 
 
 def check(

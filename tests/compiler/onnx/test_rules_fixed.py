@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import random
+
 import numpy as np
 import pytest
-from onnx_bodies import check, compiled, inputs_of, parsed
+from onnx_bodies import check, compiled, compiled_model, inputs_of, mutated, parsed
 
 from dla.emulator.api import Machine
 from dla.isa.dtypes import Array
@@ -123,6 +125,21 @@ BODIES = {
 def test_bodies(body: str) -> None:
     """The program gives what the reference gives."""
     check(body)
+
+
+@pytest.mark.parametrize("body", BODIES.values(), ids=BODIES.keys())
+def test_mutated_bodies_end_in_a_program_or_one_error(body: str) -> None:
+    """Whatever does not fit is refused by a ModelError that names the node, and by nothing else."""
+    model, rng = parsed(body), random.Random(11)
+    for _ in range(8):
+        broken = mutated(model, rng)
+        try:
+            compiled_model(broken)
+        except ModelError as error:
+            message = str(error)
+        else:
+            message = ""
+        assert "please report" not in message
 
 
 def run(text: str, opset: int) -> tuple[dict[str, Array], dict[str, Array]]:
