@@ -27,7 +27,7 @@ _NO_STEP = ("isnan", "isinf", "not", "identity")
 
 def run(graph: Graph) -> Graph:
     """`graph` with biases, activations, residuals, gates and clamps inside its products."""
-    return rewrite(graph, {"ACT": [activation], "EW": [clamp, term_or_factor]})
+    return rewrite(graph, {"ACT": [activation], "EW": [clamp, term_or_factor, transposed_term_or_factor]})
 
 
 @dataclass(frozen=True)
@@ -41,13 +41,17 @@ class Step:
 
 def _product(b: GraphBuilder, value: Value | None, user: Node) -> Node | None:
     """The product that makes `value`, if `user` alone reads it and it has room for a step."""
+    found = _product_alone(b, value, user)
+    return found if found is not None and user.output.type == found.output.type else None
+
+
+def _product_alone(b: GraphBuilder, value: Value | None, user: Node) -> Node | None:
+    """`_product`, whatever shape `user` gives."""
     node = value.producer if value is not None else None
     if value is None or node is None or node.op not in ("GEMM", "CONV") or value is not node.output:
         return None
     full = len(node.attributes.get("steps", ())) == MAX_STEPS
-    if full or not value.dtype.is_float or b.graph.only_user(value) is not user or user.output.type != value.type:
-        return None
-    return node
+    return None if full or not value.dtype.is_float or b.graph.only_user(value) is not user else node
 
 
 def _with(b: GraphBuilder, product: Node, step: Step) -> Value | None:
@@ -101,22 +105,45 @@ def _limit(node: Node) -> tuple[float, Value] | None:
 
 def term_or_factor(node: Node, b: GraphBuilder) -> Replacement:
     """A product plus or times something: of two products, the later one takes the other as its operand."""
-    kinds: dict[str, Callable[[Value, Value], str]] = {"add": _term, "mul": lambda x, other: "gate"}
-    if node.sub not in kinds:
-        return None
-    first, second = node.inputs
-    assert first is not None, "EW has two operands"
-    assert second is not None, "EW has two operands"
-    pairs = [(first, second), (second, first)]
-    pairs.sort(key=lambda pair: -(pair[0].producer.order if pair[0].producer else -1.0))
-    for x, other in pairs:
+    for x, other in _pairs(node):
         product = _product(b, x, node)
         if product is not None and x is not other and other.dtype.is_float:
-            fused = _with(b, product, Step(kinds[node.sub](x, other), other))
+            fused = _with(b, product, Step(_KINDS[node.sub](x, other), other))
             if fused is not None:
                 return fused
     return None
 
 
+def transposed_term_or_factor(node: Node, b: GraphBuilder) -> Replacement:
+    """transpose(product) plus or times something as large: that is transposed instead, which costs nothing.
+
+    Attention that puts the sequence before the batch ends so.
+    """
+    for x, other in _pairs(node):
+        view = x.producer
+        if view is None or view.op != "TRANSPOSE" or b.graph.only_user(x) is not node or other.type != x.type:
+            continue
+        product = _product_alone(b, view.inputs[0], view)
+        if product is not None and other.dtype.is_float and node.output.type == x.type:
+            perm = view.attributes["perm"]
+            moved = b.transpose(other, [perm.index(axis) for axis in range(len(perm))])
+            fused = _with(b, product, Step(_KINDS[node.sub](x, other), moved))
+            if fused is not None:
+                return b.transpose(fused, perm)
+    return None
+
+
+def _pairs(node: Node) -> list[tuple[Value, Value]]:
+    """The operands of EW.add and EW.mul in both orders, the one made later first; none of another EW."""
+    first, second = node.inputs
+    if node.sub not in _KINDS or first is None or second is None:
+        return []
+    pairs = [(first, second), (second, first)]
+    return sorted(pairs, key=lambda pair: -(pair[0].producer.order if pair[0].producer else -1.0))
+
+
 def _term(x: Value, other: Value) -> str:
     return "residual" if other.dims == x.dims else "bias"
+
+
+_KINDS: dict[str, Callable[[Value, Value], str]] = {"add": _term, "mul": lambda x, other: "gate"}

@@ -117,6 +117,27 @@ def test_results_with_other_readers_stay():
     assert preserved(b, epilogue.run, x=normal(4, 3)) == {"GEMM": 1, "ACT.relu": 1}
 
 
+def test_a_residual_of_the_transposed_product_is_transposed():
+    """Attention that puts the sequence before the batch transposes its last product back."""
+    b = GraphBuilder()
+    x, r, g = b.input("x", F32, (4, 2, 3)), b.input("r", F32, (6, 4, 2)), b.input("g", F32, (6, 4, 2))
+    y = b.transpose(product(b, x, 6, bias=True), (2, 0, 1))
+    b.output("y", b.mul(b.add(y, r), g))
+    found = preserved(b, epilogue.run, x=normal(4, 2, 3), r=normal(6, 4, 2), g=normal(6, 4, 2))
+    assert found["GEMM"] == 1
+    assert not any(name.startswith("EW") for name in found)
+
+
+def test_a_transposed_product_with_other_readers_stays():
+    """They want what was before the sum, transposed or not."""
+    b = GraphBuilder()
+    x, r = b.input("x", F32, (4, 3)), b.input("r", F32, (6, 4))
+    y = product(b, x, 6)
+    b.output("y", b.add(b.transpose(y, (1, 0)), r))
+    b.output("z", y)
+    assert preserved(b, epilogue.run, x=normal(4, 3), r=normal(6, 4))["EW.add"] == 1
+
+
 def test_an_operand_that_makes_the_result_larger_stays_outside():
     """A residual broadcasts to the product, not the other way."""
     b = GraphBuilder()
