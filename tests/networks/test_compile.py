@@ -74,11 +74,30 @@ def count(found: Compiled) -> Counter[str]:
 
 
 @pytest.mark.gpu
-def test_the_gpu_gives_what_the_golden_machine_gives(network: Exported) -> None:
-    """Within the bounds that follow from the instructions, at every size."""
-    found = compiled(network)
+@pytest.mark.parametrize("dtype", [None, "f16", "bf16"])
+def test_the_gpu_gives_what_the_golden_machine_gives(network: Exported, dtype: str | None) -> None:
+    """Within the bounds that follow from the instructions, at every size and in every type."""
+    if dtype and network.case.exporter != "torchscript":
+        pytest.skip("types do not depend on the exporter")
+    found = compiled(network, dtype=dtype)
     places = dict(zip(found.graph.inputs, found.program.in_segment(Segment.INPUT), strict=True))
     for run in network.runs:
         inputs = {places[name].name: run.inputs[name] for name in places}
         result = Machine("gpu").run(found.program, inputs)
         assert all(c.ok for c in reference(found.program, inputs).compare(result))
+
+
+HALF = {"f16": 0.02, "bf16": 0.15}
+"""Largest error of the small networks, of the largest output: 11 and 8 bits of precision, several layers deep."""
+
+
+@pytest.mark.parametrize("dtype", list(HALF))
+def test_sixteen_bits_are_enough(network: Exported, dtype: str) -> None:
+    """Results stay close to those of f32, and have the types that the model declares."""
+    if network.case.exporter != "torchscript" or network.case.opset:
+        pytest.skip("types do not depend on the exporter")
+    got = results(network, compiled(network, dtype=dtype), 0)
+    for name, expected in network.runs[0].expected.items():
+        assert got[name].dtype == expected.dtype
+        error = np.max(np.abs(got[name] - expected), initial=0.0)
+        assert error <= HALF[dtype] * np.max(np.abs(expected), initial=1.0), name
