@@ -137,9 +137,9 @@ class Graph:
 
     @property
     def results(self) -> Iterator[Value]:
-        """What must be there at the end: outputs, and states where they change."""
+        """What must be there at the end: outputs, and states, also those that do not change."""
         yield from self.outputs.values()
-        yield from (s.after for s in self.states.values() if s.after is not s.before)
+        yield from (s.after for s in self.states.values())
 
     def is_result(self, value: Value) -> bool:
         """Whether `value` itself is an output or the new value of a state."""

@@ -77,11 +77,10 @@ def _turned(b: GraphBuilder, value: Value, perm: Perm, back: Perm) -> Value | No
         return _source(value)
     if all(d == 1 for d in value.dims) and value.rank <= 1:
         return value
-    small = value.constant is not None or sum(d != 1 for d in value.dims) <= 1
-    if not small:
-        return None
-    full = b.reshape(value, (1,) * (len(perm) - value.rank) + value.dims)
-    return b.transpose(full, back)
+    full = (1,) * (len(perm) - value.rank) + value.dims
+    if sum(d != 1 for d in full) <= 1:  # no transpose, which the next look at the node would turn back
+        return b.reshape(value, [full[k] for k in back])
+    return b.transpose(b.reshape(value, full), back) if value.constant is not None else None
 
 
 def same_axes(node: Node, b: GraphBuilder) -> Replacement:
