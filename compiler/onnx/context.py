@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -41,6 +41,7 @@ class Services:
     element_type: Callable[[int], DType]  # for ONNX's number of a type
     array: Callable[[onnx.TensorProto, str], Array]  # in a type of the machine; the string is what it is
     body: Callable[[onnx.GraphProto, Sequence[Item]], list[Item]]  # outputs of a subgraph for its inputs
+    substitutes: Collection[DType]  # types that some tensor has in place of one that the machine lacks
 
 
 class Context:
@@ -59,6 +60,7 @@ class Context:
         self.element_type = importer.element_type
         self.array = importer.array
         self.body = importer.body
+        self.substitutes = importer.substitutes
 
     @property
     def count(self) -> int:

@@ -80,7 +80,7 @@ class Importer:
         self._opsets = {domain_of(o.domain): o.version for o in model.opset_import}
         self._functions = {(domain_of(f.domain), f.name, getattr(f, "overload", "")): f for f in model.functions}
         self._symbols: dict[str, Dim] = {}
-        self._missing: dict[str, None] = {}
+        self._substitutes: set[DType] = set()
         name = model.graph.name  # bytes, where it is no text
         self.b = GraphBuilder(name if name and isinstance(name, str) else "model")
 
@@ -105,6 +105,7 @@ class Importer:
         if number in _ELEMENT_TYPES:
             return _ELEMENT_TYPES[number]
         if number in _SUBSTITUTES and self._options.substitute:
+            self._substitutes.add(_SUBSTITUTES[number])
             return _SUBSTITUTES[number]
         name = (
             onnx.TensorProto.DataType.Name(number).lower() if number in onnx.TensorProto.DataType.values() else number
@@ -195,7 +196,7 @@ class Importer:
         attributes = {a.name: self._attribute(a) for a in node.attribute}
         context = Context(
             self.b, node.op_type, [names[n] for n in node.input], attributes, list(node.output), version,
-            Services(self.element_type, self._array, partial(self._body, names, opsets, label)),
+            Services(self.element_type, self._array, partial(self._body, names, opsets, label), self._substitutes),
         )  # fmt: skip
         results: Sequence[Item | None] | None = self._on_host(context)
         if results is None:

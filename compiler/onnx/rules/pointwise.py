@@ -116,6 +116,8 @@ def is_inf(c: Context) -> Value:
 def prelu(c: Context) -> Value:
     """The argument x where x >= 0, else slope * x; the slope broadcasts to x, before operator set 7 along axis 1."""
     x, slope = c[0], c[1]
+    if slope.constant is not None and slope.constant.size == 1 and x.dtype.is_float and slope.rank <= x.rank:
+        return c.b.act("leaky_relu", x, float(slope.constant.reshape(-1)[0]))
     if c.opset < 7 and slope.rank == 1 and x.rank > 2:
         slope = c.b.reshape(slope, [*slope.dims, *[1] * (x.rank - 2)])
     return c.b.select(c.b.ew("ge", x, 0), x, c.b.mul(x, slope))
@@ -187,6 +189,14 @@ def bitwise(kind: str, *, bools: bool) -> Callable[[Context], Value]:
     return rule
 
 
+def bitwise_not(c: Context) -> Value:
+    """Every bit inverted. Of a narrower type than the one that holds it, upper bits would show: that is refused."""
+    x = c[0]
+    if x.dtype in c.substitutes:
+        raise ModelError(f"bits of {x.dtype.text}, which also holds integers of a type that the machine lacks")
+    return c.b.act("not", x)
+
+
 def dropout(c: Context) -> tuple[Value, ...]:
     """Nothing is dropped when a model runs: x, and a mask that keeps everything."""
     x = c[0]
@@ -210,7 +220,7 @@ RULES: dict[str, Callable[[Context], Any]] = {
     "BitCast": bit_cast,
     "BitShift": bit_shift,
     "BitwiseAnd": bitwise("and", bools=False),
-    "BitwiseNot": _act("not"),
+    "BitwiseNot": bitwise_not,
     "BitwiseOr": bitwise("or", bools=False),
     "BitwiseXor": bitwise("xor", bools=False),
     "Cast": cast,
