@@ -53,10 +53,10 @@ def grid_sample(c: Context) -> Value:
     weights: Value | None = None
     for axis, size in enumerate(sizes):
         at = c.b.part(flat, -1, spatial - 1 - axis, 1)
-        place, weight = _taps(c, how, _pixel(c, how, at, size), size)
+        place, weight = taps(c, how, _pixel(c, how, at, size), size)
         stride = dims.product(sizes[axis + 1 :])
-        index = _crossed(c, "add", index, c.b.mul(c.b.cast(place, DType.I64), number(c, stride)))
-        weights = weight if weights is None or weight is None else _crossed(c, "mul", weights, weight)
+        index = crossed(c, "add", index, c.b.mul(c.b.cast(place, DType.I64), number(c, stride)))
+        weights = weight if weights is None or weight is None else crossed(c, "mul", weights, weight)
     rows = c.b.transpose(x, [0, *range(2, x.rank), 1])
     picked = c.b.gather(c.b.reshape(rows, [batch * total, x.dims[1]]), index)
     if weights is not None:
@@ -66,7 +66,7 @@ def grid_sample(c: Context) -> Value:
     return c.b.transpose(shaped, [0, x.rank - 1, *range(1, x.rank - 1)])
 
 
-def _crossed(c: Context, kind: str, a: Value, b: Value) -> Value:
+def crossed(c: Context, kind: str, a: Value, b: Value) -> Value:
     """Every tap of a [N, P, K] with every one of b [N, P, L]: [N, P, K * L]."""
     made = c.b.ew(kind, c.b.unsqueeze(a, 3), c.b.unsqueeze(b, 2))
     return c.b.reshape(made, [*made.dims[:2], dims.product(made.dims[2:])])
@@ -107,7 +107,7 @@ def _reflected(c: Context, how: Sampling, at: Value, size: int) -> Value:
     return c.b.add(c.b.ew("min", phase, c.b.sub(2 * (high - low), phase)), low)
 
 
-def _taps(c: Context, how: Sampling, at: Value, size: int) -> tuple[Value, Value | None]:
+def taps(c: Context, how: Sampling, at: Value, size: int) -> tuple[Value, Value | None]:
     """The places [N, P, K] of the elements around `at`, all within the axis, and their weights (None: all 1)."""
     offsets = c.b.constant(np.array(_TAPS[how.mode], np.float32))
     base = at if how.mode == "nearest" else c.b.act("floor", at)

@@ -1,18 +1,28 @@
-"""Pools of regions of interest: samples between pixels, gathered and weighed."""
+"""Samples between pixels, gathered and weighed: pools of regions of interest, and convolutions at given places."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
+from dla.compiler import dims
 from dla.compiler.builder import GraphBuilder
+from dla.compiler.dims import Dim
 from dla.compiler.graph import Value
 from dla.compiler.onnx.context import Context
 from dla.compiler.onnx.layout import channels_first, channels_last
-from dla.compiler.onnx.rules.windows import fixed
+from dla.compiler.onnx.rules.grids import Sampling, crossed
+from dla.compiler.onnx.rules.grids import taps as linear_taps
+from dla.compiler.onnx.rules.windows import Window, fixed, window_of
 from dla.isa.dtypes import DType
 from dla.isa.errors import ModelError
+
+_MOST_TAPS = 4096
+"""Of a kernel, so that hostile sizes cost nothing."""
 
 
 @dataclass(frozen=True)
@@ -83,4 +93,60 @@ def _boxes(c: Context, rois: Value) -> tuple[Value, Value]:
     return (b.sub(starts, 0.5), extents) if halved else (starts, b.ew("max", extents, 1))
 
 
-RULES: dict[str, Callable[[Context], Any]] = {"RoiAlign": roi_align}
+def deform_conv(c: Context) -> Value:
+    """A convolution whose taps are moved by offsets, per position and group of channels, and weighed by a mask."""
+    b, x, w, offset = c.b, c[0], c[1], c[2]
+    groups, parts = int(c.attribute("group", 1)), int(c.attribute("offset_group", 1))
+    if x.rank != 4 or w.rank != 4 or offset.rank != 4 or min(groups, parts) < 1:
+        raise ModelError(f"{x.type} with kernels {w.type} and offsets {offset.type}: two spatial axes are supported")
+    channels, height, width, outputs, depth, rows, columns = fixed((*x.dims[1:], *w.dims))
+    window = window_of(c, (rows, columns), (height, width))
+    taps, positions = rows * columns, offset.dims[2:]
+    if (
+        channels != depth * groups
+        or outputs % groups
+        or channels % parts
+        or offset.dims[1] != 2 * parts * taps
+        or taps > _MOST_TAPS
+    ):
+        raise ModelError(f"{x.type} with kernels {w.type} and offsets {offset.type}: their channels do not fit")
+    samples, places = x.dims[0] * parts, dims.product((taps, *positions))
+    moved = b.reshape(offset, (samples, taps, 2, *positions))
+    index = b.mul(b.iota((samples, 1, 1), DType.I64), height * width)
+    weights = None
+    for axis, (size, stride) in enumerate(((height, width), (width, 1))):
+        at = b.reshape(b.add(b.squeeze(b.part(moved, 2, axis, 1), 2), _corners(b, window, axis, positions)),
+                       (samples, places, 1))  # fmt: skip
+        place, weight = linear_taps(c, Sampling("linear", "zeros", aligned=False), at, size)
+        index = crossed(c, "add", index, b.mul(b.cast(place, DType.I64), stride))
+        weights = weight if weights is None or weight is None else crossed(c, "mul", weights, weight)
+    assert weights is not None, "a linear tap has a weight"
+    pixels = b.transpose(b.reshape(x, (x.dims[0], parts, channels // parts, height, width)), (0, 1, 3, 4, 2))
+    picked = b.gather(b.reshape(pixels, (samples * height * width, channels // parts)), index)
+    found = b.reduce("sum", b.mul(picked, b.cast(b.unsqueeze(weights, -1), x.dtype)), [2])
+    if c.has(4):
+        found = b.mul(found, b.reshape(c[4], (samples, places, 1)))
+    sampled = b.reshape(found, (x.dims[0], parts, taps, dims.product(positions), channels // parts))
+    return _weighed(c, sampled, w, groups, positions)
+
+
+def _corners(b: GraphBuilder, window: Window, axis: int, positions: Sequence[Dim]) -> Value:
+    """Where each tap is before it is moved, along one axis: [1, K, P, Q] with one of P and Q as 1."""
+    taps = np.indices(window.kernel)[axis].reshape(1, -1, 1, 1) * window.dilations[axis]
+    shape = [positions[k - 2] if k == 2 + axis else 1 for k in range(4)]
+    first = b.iota(shape, DType.F32, axis=2 + axis, start=-window.low[axis], step=window.strides[axis])
+    return b.add(first, b.constant(taps, DType.F32))
+
+
+def _weighed(c: Context, x: Value, w: Value, groups: int, positions: Sequence[Dim]) -> Value:
+    """The product of x [N, parts, K, P, C / parts] with kernels [O, C / groups, ...], and the bias: [N, O, P, Q]."""
+    b, (outputs, depth, *kernel) = c.b, fixed(w.dims)
+    terms = depth * math.prod(kernel)
+    flat = b.reshape(b.transpose(x, (0, 3, 1, 4, 2)), (x.dims[0], x.dims[3], groups, terms))
+    kernels = b.reshape(w, (groups, 1, outputs // groups, terms))
+    made = b.matmul(b.transpose(flat, (2, 0, 1, 3)), b.swap(kernels))
+    y = b.reshape(b.transpose(made, (1, 0, 3, 2)), (x.dims[0], outputs, *positions))
+    return b.add(y, b.reshape(c[3], (outputs, 1, 1))) if c.has(3) else y
+
+
+RULES: dict[str, Callable[[Context], Any]] = {"DeformConv": deform_conv, "RoiAlign": roi_align}

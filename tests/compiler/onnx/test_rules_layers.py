@@ -41,6 +41,10 @@ SYMBOLIC = {
         y = InstanceNormalization (x, g, b) }""",
     "group norm": """(float[B, 4, 3, 2] x, float[4] g, float[4] b) => (float y) {
         y = GroupNormalization <num_groups = 2> (x, g, b) }""",
+    "convolution at given places": """(float[B, 4, 5, 6] x, float[6, 2, 2, 3] w, float[B, 24, 3, 3] o, float[6] b,
+        float[B, 12, 3, 3] m) => (float y) {
+        y = DeformConv <group = 2, offset_group = 2, strides = [2, 2], dilations = [1, 1], pads = [1, 1, 0, 1],
+                        kernel_shape = [2, 3]> (x, w, o, b, m) }""",
     "layer norm over two axes": """(float[B, 3, 4] x, float[4] g, float[3, 4] b) => (float y, float m, float i) {
         y, m, i = LayerNormalization <axis = 1> (x, g, b) }""",
     "softmax": "(float[B, 3, S] x) => (float y, float z) { y = Softmax (x)  z = LogSoftmax <axis = 1> (x) }",
