@@ -221,7 +221,10 @@ def _reshape(request: Request) -> tuple[TensorType, ...]:
 
 
 def _transpose(request: Request) -> tuple[TensorType, ...]:
-    return request.of([request.first.dims[k] for k in request.attributes["perm"]])
+    perm = tuple(request.attributes["perm"])
+    if sorted(perm) != list(range(len(request.first.dims))):
+        raise ModelError(f"perm {list(perm)} is no order of the axes of {request.first}")
+    return request.of([request.first.dims[k] for k in perm])
 
 
 def _slice(request: Request) -> tuple[TensorType, ...]:

@@ -106,7 +106,10 @@ class Context:
 
     def sizes(self, index: int, what: str) -> list[Dim]:
         """Input `index`, a known vector of integers, as a list of (perhaps symbolic) dims."""
-        return [x if isinstance(x, Expr) else int(x) for x in np.atleast_1d(self.known(index, what)).reshape(-1)]
+        found = np.atleast_1d(self.known(index, what)).reshape(-1)
+        if found.dtype.kind == "f" and not np.all(np.abs(found) < 2.0**63):
+            raise ModelError(f"its {what} are not integers of 64 bits")
+        return [x if isinstance(x, Expr) else int(x) for x in found]
 
     def integers(self, index: int, what: str) -> list[int]:
         """Input `index`, a known vector of plain integers. Raises ModelError where one is symbolic."""
