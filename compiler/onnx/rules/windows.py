@@ -17,6 +17,10 @@ from dla.isa.dtypes import DType
 from dla.isa.errors import ModelError
 
 
+_MOST_PLANES = 1024
+"""Of a kernel along three axes: each becomes an instruction."""
+
+
 @dataclass(frozen=True)
 class Window:
     """How a window moves along each of its axes; `gaps` zeros are between neighbours of its input."""
@@ -122,6 +126,8 @@ def _convolve_planes(
 ) -> Value:  # fmt: skip
     """Along three axes: a sum over the taps of the first, each a convolution along the other two."""
     depth, plane = window.along(0), window.along(1, 2)
+    if depth.kernel[0] > _MOST_PLANES:
+        raise ModelError(f"kernels of more than {_MOST_PLANES} planes")
     x = _with_gaps(b, x, depth.gaps[0]) if depth.gaps else x
     x = b.pad(x, (0, depth.low[0], 0, 0, 0), (0, depth.high[0], 0, 0, 0))
     room = fixed(x.dims[1:2])[0] - depth.reach[0]

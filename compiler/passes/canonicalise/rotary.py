@@ -77,6 +77,10 @@ def partial(node: Node, b: GraphBuilder) -> Value | None:
     return b.emit("ROPE", [x, *rope.inputs[1:]], dtype=node.output.dtype, **rope.attributes)
 
 
+_MOST_COLUMNS = 2**16
+"""Of a rotated row; heads have some hundred."""
+
+
 def signed_order(value: Value, x: Value, depth: int = DEPTH) -> Array | None:
     """Which elements of a row of `x` those of `value` are: 1 for the first, negative where the sign is turned.
 
@@ -84,7 +88,7 @@ def signed_order(value: Value, x: Value, depth: int = DEPTH) -> Array | None:
     """
     width, lead = x.dims[-1], x.rank - 1
     if value is x:
-        return np.arange(1, width + 1) if isinstance(width, int) else None
+        return np.arange(1, width + 1) if isinstance(width, int) and width <= _MOST_COLUMNS else None
     node = value.producer
     if node is None or depth == 0 or value.dims[:lead] != x.dims[:lead]:
         return None
