@@ -1,7 +1,7 @@
 """Values that are known while importing: constants, and integers made of symbolic sizes.
 
-ONNX computes shapes with tensors (Shape, Gather, Concat, Reshape ...). Here such a tensor is a `Known`: an array of dims.
-Arithmetic on it is done by the host, so nothing of it becomes an instruction.
+ONNX computes shapes with tensors (Shape, Gather, Concat, Reshape ...). Here such a tensor is a `Known`: an array of
+dims. Arithmetic on it is done by the host, so nothing of it becomes an instruction.
 """
 
 from __future__ import annotations
