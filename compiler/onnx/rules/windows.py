@@ -16,7 +16,6 @@ from dla.compiler.onnx.layout import channels_first, channels_last
 from dla.isa.dtypes import DType
 from dla.isa.errors import ModelError
 
-
 _MOST_PLANES = 1024
 """Of a kernel along three axes: each becomes an instruction."""
 
