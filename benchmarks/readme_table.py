@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 ROOT = Path(__file__).parent.parent
 RESULTS = ROOT / "benchmarks" / "results"
@@ -24,19 +25,57 @@ def tables(results: Path = RESULTS) -> str:
     for path in sorted(results.glob("*.json")):
         facts = json.loads(path.read_text())
         versions = ", ".join(f"{name} {version}" for name, version in facts["versions"].items())
-        lines = [f"| {m['what']} | {shown(m['seconds'])} |" for m in facts["measurements"]]
-        parts.append(
-            "\n".join(
-                [
-                    f"{facts['device']} (host: {facts['host']}; {versions}; commit {facts['commit']}):",
-                    "",
-                    "| what | median time |",
-                    "|---|---|",
-                    *lines,
-                ]
-            )
-        )
+        where = f"{facts['device']} (host: {facts['host']}; {versions}; commit {facts['commit']}):"
+        body = _network_table(facts["networks"]) if "networks" in facts else _time_table(facts["measurements"])
+        parts.append("\n".join([where, "", *body]))
     return "\n\n".join(parts)
+
+
+def _time_table(measurements: list[dict[str, Any]]) -> list[str]:
+    lines = [f"| {m['what']} | {shown(m['seconds'])} |" for m in measurements]
+    return ["| what | median time |", "|---|---|", *lines]
+
+
+NETWORK_COLUMNS = (
+    "network", "compile", "memory / weights", "instructions", "per layer", "arena / bound", "golden, f32", "GPU",
+    "onnxruntime", "error",
+)  # fmt: skip
+
+
+def _network_table(networks: list[dict[str, Any]]) -> list[str]:
+    """A line for each full network; what is not measured is a dash."""
+    threads = networks[0]["threads"]
+    about = (
+        f"Full networks on {threads} processors, as many threads. Compile: from the ONNX file to the verified program. "
+        "Memory: what compiling and writing need at most, pages of the model's file included. Per layer: instructions "
+        "from one attention to the next. Error: the largest difference of the golden machine from onnxruntime, "
+        "relative to the largest output."
+    )
+    return [
+        about,
+        "",
+        f"| {' | '.join(NETWORK_COLUMNS)} |",
+        f"|{'---|' * len(NETWORK_COLUMNS)}",
+        *map(network_line, networks),
+    ]
+
+
+def network_line(facts: dict[str, Any]) -> str:
+    """The line of a full network in the table."""
+    sizes = ", ".join(f"{name} {size}" for name, size in facts["sizes"].items() if name != "total_sequence")
+    cells = (
+        f"{facts['network']} ({sizes})",
+        shown(facts["compile_seconds"]),
+        f"{facts['memory_bytes'] / facts['weights_bytes']:.2f}",
+        str(facts["instructions"]),
+        str(facts["per_layer"] or "-"),
+        f"{facts['arena_bytes'] / facts['lower_bound_bytes']:.3f}",
+        shown(facts["golden_seconds"]),
+        shown(facts["gpu_seconds"]) if "gpu_seconds" in facts else "-",
+        shown(facts["onnxruntime_seconds"]),
+        f"{facts['error']:.1e}",
+    )
+    return f"| {' | '.join(cells)} |"
 
 
 def replaced(readme: str, table: str) -> str:

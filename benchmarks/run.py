@@ -13,12 +13,15 @@ from pathlib import Path
 from typing import Any
 
 import click
+import full_networks
 import measure
 import readme_table
 
 import dla
 from dla.emulator.api import gpu_missing
 from dla.emulator.doctor import driver_version
+
+PACKAGES = ("numpy", "lark", "onnx", "onnxruntime", "torch", "cupy-cuda12x", "cupy-cuda13x")
 
 
 def host() -> str:
@@ -43,7 +46,7 @@ def device() -> str:
 def versions() -> dict[str, str]:
     """The versions that the figures depend on."""
     found = {"Python": platform.python_version()}
-    for package in ("numpy", "lark", "cupy-cuda12x", "cupy-cuda13x"):
+    for package in PACKAGES:
         try:
             found[package] = importlib.metadata.version(package)
         except importlib.metadata.PackageNotFoundError:
@@ -80,21 +83,39 @@ def told(part: Any) -> Any:
         yield what, seconds
 
 
+def full_network_measurements() -> list[dict[str, Any]]:
+    """The facts of each full network, told as they come."""
+    lacking = full_networks.missing()
+    if lacking is not None:
+        raise click.ClickException(lacking)
+    found = []
+    for facts in full_networks.measurements():
+        click.echo(readme_table.network_line(facts))
+        found.append(facts)
+    return found
+
+
 @click.command()
+@click.option("--networks", is_flag=True, help="Measure full networks (minutes; needs torch) instead of all else.")
 @click.option("--output", type=click.Path(path_type=Path), help="Write here instead of to benchmarks/results/.")
 @click.option("--readme", is_flag=True, help="Write the tables of README.md from all results, too.")
-def main(output: Path | None, readme: bool) -> None:
+def main(networks: bool, output: Path | None, readme: bool) -> None:
     """Measure what this computer can, and write it as JSON with device, versions and commit."""
     name = device()
-    facts = {
+    facts: dict[str, Any] = {
         "device": name,
         "host": host(),
         "taken": datetime.now(UTC).isoformat(timespec="seconds"),
         "commit": commit(),
         "versions": versions(),
-        "measurements": [{"what": what, "seconds": seconds} for what, seconds in measurements()],
+        "load": os.getloadavg()[0] / (os.cpu_count() or 1),  # 1: others could have kept every processor busy
     }
-    path = output or readme_table.RESULTS / f"{re.sub(r'[^a-z0-9]+', '_', name.lower())}.json"
+    if networks:
+        facts["networks"] = full_network_measurements()
+    else:
+        facts["measurements"] = [{"what": what, "seconds": seconds} for what, seconds in measurements()]
+    stem = re.sub(r"[^a-z0-9]+", "_", name.lower()) + ("_networks" if networks else "")
+    path = output or readme_table.RESULTS / f"{stem}.json"
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(json.dumps(facts, indent=2) + "\n")
     click.echo(f"written: {path}")

@@ -34,8 +34,29 @@ def test_results_say_where_they_come_from() -> None:
     results = [json.loads(path.read_text()) for path in (ROOT / "benchmarks" / "results").glob("*.json")]
     assert results
     for facts in results:
-        assert {"device", "host", "taken", "commit", "versions", "measurements"} <= facts.keys()
-        assert all(m["seconds"] > 0 for m in facts["measurements"])
+        assert {"device", "host", "taken", "commit", "versions"} <= facts.keys()
+        assert ("measurements" in facts) != ("networks" in facts)
+        assert all(m["seconds"] > 0 for m in facts.get("measurements", []))
+        times = [v for n in facts.get("networks", []) for key, v in n.items() if key.endswith("_seconds")]
+        assert all(seconds > 0 for seconds in times)
+
+
+NETWORK = {
+    "network": "BERT-base", "threads": 2, "sizes": {"batch": 1, "sequence": 128}, "compile_seconds": 0.9,
+    "memory_bytes": 500_000_000, "weights_bytes": 400_000_000, "instructions": 99, "per_layer": 7, "arena_bytes": 1000,
+    "lower_bound_bytes": 1000, "golden_seconds": 0.5, "onnxruntime_seconds": 0.25, "error": 2.5e-6,
+}  # fmt: skip
+
+
+def test_a_full_network_is_a_line(readme_table: ModuleType, tmp_path: Path) -> None:
+    """What was not measured (here on the GPU) is a dash."""
+    facts = {"device": "No GPU", "host": "a host", "versions": {"numpy": "2"}, "commit": "c", "networks": [NETWORK]}
+    (tmp_path / "no_gpu_networks.json").write_text(json.dumps(facts))
+    line = "| BERT-base (batch 1, sequence 128) | 900 ms | 1.25 | 99 | 7 | 1.000 | 500 ms | - | 250 ms | 2.5e-06 |"
+    table = readme_table.tables(tmp_path).splitlines()
+    assert table[0] == "No GPU (host: a host; numpy 2; commit c):"
+    assert table[-1] == line
+    assert {text.count("|") for text in table[-3:]} == {len(readme_table.NETWORK_COLUMNS) + 1}
 
 
 @pytest.mark.parametrize(
