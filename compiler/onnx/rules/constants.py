@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -46,6 +47,8 @@ def _sparse(c: Context) -> Value:
 def constant_of_shape(c: Context) -> Value:
     """Full of one number, by default 0 in f32."""
     value = c.attribute("value")
+    if value is not None and value.size != 1:
+        raise ModelError(f"its value has {value.size} elements instead of 1")
     number, dtype = (0.0, DType.F32) if value is None else (value.reshape(-1)[0], c.b.constant(value).dtype)
     return c.b.fill(c.sizes(0, "shape"), _plain(number, dtype), dtype)
 
@@ -65,7 +68,9 @@ def arange(c: Context) -> Value:
 
 def _count(start: Any, limit: Any, delta: Any) -> Dim:
     if all(not isinstance(v, Expr) for v in (start, limit, delta)):
-        return max(0, int(np.ceil((limit - start) / delta)))
+        if not np.all(np.isfinite((start, limit, delta))):
+            raise ModelError(f"a range from {start} to {limit} by {delta}")
+        return max(0, math.ceil((limit - start) / delta))
     if isinstance(delta, Expr):
         raise ModelError("its delta is a symbolic size", hint="fix these dims: --fix NAME=SIZE")
     span, step = (limit - start, delta) if delta > 0 else (start - limit, -delta)
