@@ -8,6 +8,7 @@ model keep their types.
 
 from __future__ import annotations
 
+import ml_dtypes
 import numpy as np
 
 from dla.compiler.builder import GraphBuilder
@@ -121,9 +122,10 @@ class _Rewriter:
             if found.constant is None:
                 self._cast[key] = self._b.cast(found, dtype)
             else:
-                limits = np.finfo(np.float32) if dtype is not DType.F16 else np.finfo(np.float16)
+                limits = ml_dtypes.finfo(dtype.numpy)
+                low, high = float(limits.min), float(limits.max)
                 finite = np.isfinite(found.constant)
                 # A mask of -1e9 must stay finite: infinity minus infinity is no number.
-                clipped = np.where(finite, np.clip(found.constant, limits.min, limits.max), found.constant)
+                clipped = np.where(finite, np.clip(found.constant, low, high), found.constant)
                 self._cast[key] = self._b.constant(convert(clipped, dtype), name=found.name)
         return self._cast[key]
