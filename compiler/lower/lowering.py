@@ -16,7 +16,7 @@ from dla.compiler.dims import Dim, Expr, Symbol
 from dla.compiler.graph import Graph, Node, TensorType, Value
 from dla.compiler.lower.drafts import Draft, Lowered, placed
 from dla.compiler.lower.packing import repacked
-from dla.compiler.lower.places import Targets, parts
+from dla.compiler.lower.places import Targets, name_of, parts
 from dla.compiler.lower.recurrent import recurrent
 from dla.compiler.lower.registers import Registers
 from dla.compiler.lower.sharing import in_the_way
@@ -89,7 +89,7 @@ class Lowering:
 
     def fresh(self, value: Value) -> View:
         """New scratch memory of `value`'s type."""
-        storage = self.storage(Segment.SCRATCH, value.type, value.name)
+        storage = self.storage(Segment.SCRATCH, value.type, name_of(value))
         storage.owner = id(value)
         return whole(storage)
 

@@ -59,7 +59,7 @@ class Targets:
             if node.op != "CONCAT":
                 continue
             if id(node.output) not in self.views:
-                self.views[id(node.output)] = whole(new(Segment.SCRATCH, node.output.type, node.output.name))
+                self.views[id(node.output)] = whole(new(Segment.SCRATCH, node.output.type, name_of(node.output)))
             for value, place in parts(node, self.views[id(node.output)]):
                 self._aim(value, place)
 
@@ -67,7 +67,7 @@ class Targets:
         """Where a reshape could not be a view of its source's own memory, let the source be written in its order."""
         for node in reversed(self._graph.nodes):
             if node.op == "RESHAPE" and not _is_view(node) and self._can_aim(node.output):
-                self._aim(node.output, whole(new(Segment.SCRATCH, node.output.type, node.output.name)))
+                self._aim(node.output, whole(new(Segment.SCRATCH, node.output.type, name_of(node.output))))
 
     def _can_aim(self, value: Value) -> bool:
         """Whether what makes `value`, by way of reshapes and transposes, may still be given a place."""
@@ -100,6 +100,12 @@ class Targets:
             place, node = back, value.producer
         self.views[id(value)] = place
         return True
+
+
+def name_of(value: Value) -> str:
+    """A name for the memory of `value`: its own, or that of the (first) node of the source that makes it."""
+    label = value.producer.label if value.producer is not None else ""
+    return value.name or label.split(" + ")[0].strip("/")
 
 
 def parts(node: Node, target: View) -> list[tuple[Value, View]]:
