@@ -232,6 +232,10 @@ REFUSED = {
     "(float[4, 2] x) => (float y) { a = Constant <value_ints = [0]> () y = Squeeze (x, a) }": "has not size 1",
     "(float[4] x) => (float y) { a = Constant <value_ints = [3]> () y = Unsqueeze (x, a) }": "axis 3",
     "(float[4, 2] x) => (float y) { y = Transpose <perm = [0, 0]> (x) }": "no order of the axes",
+    "(float[4, 4] x, int64[4] n) => (float y) { y = ReverseSequence <time_axis = 0, batch_axis = 0> (x, n) }":
+        "no order of the axes",
+    "(float lowest) => (float y) { n = Constant <value_int = 8> () r = Constant <value_int = 0> () "
+    "f = Constant <value_float = 9.0> () y = MelWeightMatrix (n, n, r, f, f) }": "from 9.0 to 9.0 Hz .* at 0 Hz",
     "(float[4] x, float[5] z) => (float y) { y = Add (x, z) }": "do not broadcast",
     "(float[4] x, int64[1] i) => (float y) { y = GatherND <batch_dims = 1> (x, i) }": "batch dims",
     "(float[4] x) => (float y) { y = ReduceSum <axes = [2]> (x) }": "axis 2 does not exist",
