@@ -5,6 +5,7 @@ Asked when a node is made, so that an input that does not fit is reported where 
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -16,6 +17,7 @@ from dla.isa import typing
 from dla.isa.attributes import pack
 from dla.isa.descriptor import MAX_DIM, MAX_RANK, Descriptor, Dynamic, Segment, contiguous
 from dla.isa.errors import ModelError
+from dla.isa.names import shown
 from dla.isa.program import Instruction
 from dla.isa.registers import s
 from dla.isa.table import Role, Row
@@ -42,6 +44,7 @@ def _check_row(row: Row, sub: str, inputs: Types, outputs: Types, attributes: Ma
     # A register stands for a symbolic size, here any one.
     given = {k: s(0) if isinstance(v, Expr) else v for k, v in attributes.items() if k not in GRAPH_ONLY}
     name = f"{row.mnemonic}.{sub}" if sub else row.mnemonic
+    _check_names(name, row, sub, given)
     try:
         for group in (row.attributes, *(r.attributes for r in row.records)):
             pack(group, given)
@@ -49,6 +52,22 @@ def _check_row(row: Row, sub: str, inputs: Types, outputs: Types, attributes: Ma
         raise ModelError(f"{name}: {error}") from None
     for complaint in typing.check(Instruction(row, sub, views, given)):
         raise ModelError(f"{name}: {complaint.message}")
+
+
+def _check_names(name: str, row: Row, sub: str, attributes: Mapping[str, Any]) -> None:
+    """Raise ModelError, with the nearest name, for a sub-operation or an attribute that the row does not have."""
+    subs = [s.name for s in row.subs]
+    if sub and sub not in subs:
+        raise ModelError(f"{row.mnemonic} has no function {shown(sub)!r}", hint=_nearest(sub, subs))
+    for attribute in attributes:
+        if attribute not in row.all_attributes:
+            hint = _nearest(attribute, list(row.all_attributes))
+            raise ModelError(f"{name} has no attribute {shown(attribute)!r}", hint=hint)
+
+
+def _nearest(name: str, known: Sequence[str]) -> str:
+    near = difflib.get_close_matches(name, known, n=1)
+    return f"did you mean {near[0]!r}?" if near else f"there are {', '.join(filter(None, known)) or 'none'}"
 
 
 def _view(type_: TensorType | None, numbers: dict[Dim, int]) -> Descriptor | None:

@@ -18,6 +18,7 @@ from dla.isa import windows
 from dla.isa.dtypes import DType
 from dla.isa.errors import ModelError
 from dla.isa.instructions import BY_MNEMONIC
+from dla.isa.names import shown
 from dla.isa.table import Row
 
 VIEWS = ("RESHAPE", "TRANSPOSE", "SLICE", "EXPAND")
@@ -76,6 +77,8 @@ def infer(
     """The types of a node's outputs. Raises ModelError where the inputs do not fit each other."""
     request = Request(op, sub, inputs, attributes, dtype)
     row = row_of(op)
+    if op not in _RULES:
+        raise ModelError(f"there is no operator {shown(op)!r}")
     if row is not None:
         request = Request(op, sub, inputs, row.with_defaults({}) | dict(attributes), dtype)
     return _RULES[op](request)

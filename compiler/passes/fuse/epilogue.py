@@ -108,7 +108,7 @@ def term_or_factor(node: Node, b: GraphBuilder) -> Replacement:
     for x, other in _pairs(node):
         product = _product(b, x, node)
         if product is not None and x is not other and other.dtype.is_float:
-            fused = _with(b, product, Step(_KINDS[node.sub](x, other), other))
+            fused = _joined(b, product, _KINDS[node.sub](x, other), other)
             if fused is not None:
                 return fused
     return None
@@ -127,7 +127,7 @@ def transposed_term_or_factor(node: Node, b: GraphBuilder) -> Replacement:
         if product is not None and other.dtype.is_float and node.output.type == x.type:
             perm = view.attributes["perm"]
             moved = b.transpose(other, [perm.index(axis) for axis in range(len(perm))])
-            fused = _with(b, product, Step(_KINDS[node.sub](x, other), moved))
+            fused = _joined(b, product, _KINDS[node.sub](x, other), moved)
             if fused is not None:
                 return b.transpose(fused, perm)
     return None
@@ -142,8 +142,18 @@ def _pairs(node: Node) -> list[tuple[Value, Value]]:
     return sorted(pairs, key=lambda pair: -(pair[0].producer.order if pair[0].producer else -1.0))
 
 
-def _term(x: Value, other: Value) -> str:
-    return "residual" if other.dims == x.dims else "bias"
+def _terms(x: Value, other: Value) -> tuple[str, ...]:
+    """The steps that can add `other`, the usual one first: both broadcast it, so one stands in for the other."""
+    return ("residual", "bias") if other.dims == x.dims else ("bias", "residual")
 
 
-_KINDS: dict[str, Callable[[Value, Value], str]] = {"add": _term, "mul": lambda x, other: "gate"}
+def _joined(b: GraphBuilder, product: Node, names: tuple[str, ...], operand: Value) -> Value | None:
+    """`product` with `operand` in the first of these steps that it does not have yet; None if it has all."""
+    for name in names:
+        fused = _with(b, product, Step(name, operand))
+        if fused is not None:
+            return fused
+    return None
+
+
+_KINDS: dict[str, Callable[[Value, Value], tuple[str, ...]]] = {"add": _terms, "mul": lambda x, other: ("gate",)}
