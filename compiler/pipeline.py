@@ -11,6 +11,7 @@ from dla.compiler.lower.lowering import lower
 from dla.compiler.memory import Plan
 from dla.compiler.passes import PASSES
 from dla.compiler.verify import verify_graph
+from dla.isa.descriptor import Segment
 from dla.isa.dtypes import DType
 from dla.isa.errors import InputError, ModelError, VerifyError
 from dla.isa.names import shown
@@ -30,6 +31,11 @@ class Compiled:
     program: Program
     graph: Graph
     memory: Plan
+
+    def __str__(self) -> str:
+        weights = self.program.segment_bytes.get(Segment.CONST, 0)
+        sizes = f"{weights:,} bytes of weights, {self.memory.size:,} of scratch memory"
+        return f"{self.program.name}: {len(self.program.instructions)} instructions, {sizes}"
 
 
 def compile_graph(

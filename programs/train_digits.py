@@ -1,4 +1,4 @@
-"""Train the three digit classifiers whose weights the example programs load.
+"""Train the four digit classifiers whose weights the example programs load.
 
 Run it from the root of the repository (about two minutes on one CPU core):
 
@@ -11,6 +11,7 @@ It writes, below the folder given by `--out`:
     digits_mlp.safetensors             64-128-64-10 perceptron
     digits_cnn.safetensors             four convolutions, one residual connection
     digits_transformer.safetensors     two pre-norm layers over 16 patches of 2x2 pixels
+    digits_lstm.safetensors            an LSTM that reads an image row by row, with PyTorch's names
 
 Images are the "Optical Recognition of Handwritten Digits" set that ships inside scikit-learn.
 A pixel is an integer 0..16; every model reads it as pixel / 16. The weights are stored the way the
@@ -257,6 +258,24 @@ class Transformer(Network):
         return weights | norm("ln", self.norm) | linear("head", self.head)
 
 
+class Lstm(Network):
+    """An LSTM of 64 units that reads an image row by row; its last state decides."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.rnn = nn.LSTM(8, 64, batch_first=True)
+        self.head = nn.Linear(64, 10)
+
+    def forward(self, pixels: Tensor) -> Tensor:
+        """Map pixels f32[batch, 8, 8] to logits f32[batch, 10]."""
+        _, (h, _) = self.rnn(pixels)
+        return self.head(h[0])
+
+    def export(self) -> Weights:
+        """Return PyTorch's own names and shapes: only a model built in Python reads these."""
+        return self.state_dict()
+
+
 def train(model: Network, images: Tensor, labels: Tensor, epochs: int, rate: float) -> None:
     """Fit the model to images u8[n, 8, 8] and labels i32[n] for a fixed number of epochs.
 
@@ -294,10 +313,11 @@ RECIPES: dict[str, tuple[type[Network], int, float]] = {
     "digits_mlp": (Mlp, 300, 4e-3),
     "digits_cnn": (Cnn, 60, 4e-3),
     "digits_transformer": (Transformer, 400, 2e-3),
+    "digits_lstm": (Lstm, 200, 8e-3),
 }
 
 
-@click.command(help="Train the three digit classifiers and write their weights and data.")
+@click.command(help="Train the four digit classifiers and write their weights and data.")
 @click.option(
     "--out",
     type=click.Path(file_okay=False, path_type=Path),
