@@ -149,7 +149,7 @@ def global_pool(kind: str) -> Callable[[Context], Value]:
 
     def rule(c: Context) -> Value:
         x = c[0]
-        if x.rank in (3, 4):
+        if x.rank in (3, 4) and all(isinstance(d, int) for d in x.dims[2:]):
             return channels_first(c.b, c.b.pool(f"global_{kind}", channels_last(c.b, x)))
         return c.b.reduce("mean" if kind == "avg" else kind, x, range(2, x.rank), keepdims=True)
 

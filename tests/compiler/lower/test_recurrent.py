@@ -116,6 +116,14 @@ def test_registers_of_loops_are_their_own() -> None:
     _check(graph(), compile_graph(graph()), 5, 2)
 
 
+def test_text_shows_the_step() -> None:
+    """A loop's step is written below it."""
+    lines = str(_graph(_swap, T, reverse=True)).splitlines()
+    loop = next(k for k, line in enumerate(lines) if "RECURRENT" in line)
+    assert "reverse=True" in lines[loop]
+    assert lines[loop + 1] == "    graph step"
+
+
 def test_types_must_fit() -> None:
     """A state that becomes another type is refused where it is built."""
     b = GraphBuilder()

@@ -64,6 +64,7 @@ def test_symbolic(body: str) -> None:
 
 RUNTIME = {
     "max along one axis": "(float[B, 2, 9] x) => (float y) { y = MaxPool <kernel_shape = [3], pads = [1, 1]> (x) }",
+    "mean over a symbolic number of positions": "(float[B, 2, S, 3] x) => (float y) { y = GlobalAveragePool (x) }",
     "largest of every position": "(float[B, 2, 5] x) => (float y) { y = GlobalMaxPool (x) }",
     "neighbouring channels": """(float[B, 5, 2, 2] x) => (float y) {
         y = LRN <size = 3, alpha = 0.5, beta = 0.6, bias = 2.0> (x) }""",
