@@ -11,9 +11,20 @@ from dla.compiler import memory
 from dla.compiler.lower.drafts import Draft, Lowered, Place, placed
 from dla.compiler.lower.storage import Storage, whole
 from dla.isa.attributes import Target
-from dla.isa.descriptor import Descriptor, Segment, contiguous_strides
-from dla.isa.names import is_identifier
-from dla.isa.program import TENSOR_ALIGNMENT, ConstBlock, Debug, Instruction, Program, Tensor
+from dla.isa.descriptor import MAX_RANK, Descriptor, Segment, contiguous_strides
+from dla.isa.errors import ModelError
+from dla.isa.names import is_identifier, shown
+from dla.isa.program import (
+    MAX_INSTRUCTIONS,
+    MAX_TENSORS,
+    TENSOR_ALIGNMENT,
+    ConstBlock,
+    Debug,
+    Instruction,
+    Program,
+    Tensor,
+)
+from dla.isa.verifier.fields import MAX_SEGMENT_BYTES
 
 
 def assemble(name: str, lowered: Lowered, source: str = "") -> tuple[Program, memory.Plan]:
@@ -22,6 +33,7 @@ def assemble(name: str, lowered: Lowered, source: str = "") -> tuple[Program, me
     segments = {Segment.SCRATCH: plan.size}
     for segment in (Segment.CONST, Segment.INPUT, Segment.OUTPUT, Segment.STATE):
         segments[segment] = _in_a_row([s for s in lowered.storages if s.segment is segment])
+    _check_sizes(lowered, sum(segments.values()))
     placer = _Placer()
     names = _Names({d.name for d in lowered.registers.dims})
     tensors = [Tensor(names.unique(s.name or s.segment.text), placer.descriptor(placed(lowered.registers, whole(s))))
@@ -35,6 +47,22 @@ def assemble(name: str, lowered: Lowered, source: str = "") -> tuple[Program, me
         debug=Debug(source, comments=comments),
     )  # fmt: skip
     return program, plan
+
+
+def _check_sizes(lowered: Lowered, total: int) -> None:
+    """Raise ModelError for what is larger than a program can be; `total` is the number of bytes of all segments."""
+    if total > MAX_SEGMENT_BYTES:
+        raise ModelError(f"its tensors have {total:,} bytes at the largest sizes, and a program's have at most 2**40",
+                         hint="lower the bounds of its dims")  # fmt: skip
+    for name, storage in lowered.held.items():
+        if len(storage.dims) > MAX_RANK:
+            raise ModelError(f"{storage.segment.text} '{shown(name)}' has rank {len(storage.dims)}; the machine's "
+                             f"tensors have at most {MAX_RANK} axes")  # fmt: skip
+    if len(lowered.held) > MAX_TENSORS:
+        raise ModelError(f"it has more than {MAX_TENSORS:,} inputs, outputs and states")
+    count = len(lowered.registers.prologue) + len(lowered.drafts)
+    if count > MAX_INSTRUCTIONS:
+        raise ModelError(f"it takes {count:,} instructions, and a program has at most {MAX_INSTRUCTIONS:,}")
 
 
 def _plan_scratch(lowered: Lowered) -> memory.Plan:
@@ -55,10 +83,15 @@ def _in_a_row(storages: Iterable[Storage]) -> int:
 
 
 def _declared(lowered: Lowered) -> list[Storage]:
-    """The storages that get a name: everything that is used, in the order of segments."""
+    """The storages that get a name: everything that is used, in the order of segments.
+
+    Those beyond the first so many, or of more axes than tensors have, go without: names are for people.
+    """
     held = {id(s) for s in lowered.held.values()}
     used = [s for s in lowered.storages if id(s) in held or s.segment is Segment.CONST or s.first is not None]
-    return sorted(used, key=lambda s: (s.segment is Segment.SCRATCH, s.segment))
+    named = sorted((s for s in used if len(s.dims) <= MAX_RANK), key=lambda s: id(s) not in held)[:MAX_TENSORS]
+    kept = {id(s) for s in named}
+    return sorted((s for s in used if id(s) in kept), key=lambda s: (s.segment is Segment.SCRATCH, s.segment))
 
 
 def _constants(storages: Iterable[Storage]) -> tuple[ConstBlock, ...]:

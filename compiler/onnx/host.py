@@ -93,7 +93,7 @@ def _split(context: Context, x: Arrays) -> tuple[Array, ...] | None:
     sizes = _plain(x[1] if len(x) > 1 else _objects(context.attribute("split")))
     axis = context.attribute("axis", 0)
     if sizes is None:
-        count = int(context.attribute("num_outputs", len(context.outputs)))
+        count = len(context.outputs)
         sizes = [-(-x[0].shape[axis] // count)] * count
     return tuple(np.split(x[0], np.cumsum(sizes)[:-1], axis=axis))
 

@@ -118,6 +118,8 @@ def split(c: Context) -> tuple[Value, ...]:
     sizes: list[Dim] = list(given) if given is not None else []
     if given is None:
         count = int(c.attribute("num_outputs", len(c.outputs)))
+        if count != len(c.outputs):
+            raise ModelError(f"it has {len(c.outputs)} outputs instead of {count}")
         each = (size + (count - 1)) // count if count else 0
         sizes = [each] * (count - 1) + [size - each * (count - 1)]
     total: Dim = 0
