@@ -54,6 +54,7 @@ def test_masks_stay_finite():
 
 
 def test_loops_over_time_keep_their_types():
+    """What a loop holds stays in the types that its step was made for."""
     def network():
         b = GraphBuilder()
         x, w = b.input("x", F32, (3, 2, 4)), b.input("w", F32, (4, 4))
