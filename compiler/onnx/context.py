@@ -12,13 +12,13 @@ import onnx
 from dla.compiler.builder import GraphBuilder
 from dla.compiler.dims import Dim, Expr
 from dla.compiler.graph import Value
-from dla.compiler.onnx.known import Known, is_symbolic, objects
+from dla.compiler.onnx.known import Known, Tensors, is_symbolic, objects
 from dla.isa.dtypes import Array, DType
 from dla.isa.errors import ModelError
 from dla.isa.names import shown
 
-Item = Value | Known
-"""What a name of the ONNX graph stands for: a tensor of the graph, or integers known while importing."""
+Item = Value | Known | Tensors
+"""What a name of the ONNX graph stands for: a tensor, integers known while importing, or a sequence of tensors."""
 
 
 class NeedsValue(ModelError):
@@ -98,6 +98,8 @@ class Context:
         found = self.inputs[index] if self.has(index) else None
         if isinstance(found, Known):
             return found.array
+        if isinstance(found, Tensors):
+            raise ModelError(_NO_TENSOR)
         if found is not None and found.constant is not None:
             return found.constant
         if found is None:
@@ -171,8 +173,16 @@ def _source(value: Value) -> str:
     return found[0].name if found else ""
 
 
-def materialise(b: GraphBuilder, known: Known) -> Value:
-    """A tensor with the values of `known`: a constant, or sizes written by the program when it runs."""
+_NO_TENSOR = "a sequence of tensors stands where one tensor must be"
+
+
+def materialise(b: GraphBuilder, known: Known | Tensors) -> Value:
+    """A tensor with the values of `known`: a constant, or sizes written by the program when it runs.
+
+    Raises ModelError for sequences.
+    """
+    if isinstance(known, Tensors):
+        raise ModelError(_NO_TENSOR)
     if not is_symbolic(known.array):
         return b.constant(known.array.astype(known.dtype.numpy))
     flat = known.array.reshape(-1)

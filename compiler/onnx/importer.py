@@ -20,7 +20,7 @@ from dla.compiler.dims import Dim
 from dla.compiler.graph import Graph, Value
 from dla.compiler.onnx import host, signature
 from dla.compiler.onnx.context import Context, Item, Services, dims_of, materialise, narrow
-from dla.compiler.onnx.known import Known, objects
+from dla.compiler.onnx.known import Known, Tensors, objects
 from dla.compiler.onnx.rules import RULES
 from dla.compiler.onnx.schemas import body_of, check_node, defaults_of, domain_of, has_body
 from dla.isa.dtypes import BY_NUMPY, Array, DType
@@ -315,7 +315,7 @@ def _integers(item: Item | None) -> Array | None:
     """What is known of an input's integers: an object array."""
     if isinstance(item, Known):
         return item.array
-    array = None if item is None else item.constant
+    array = item.constant if isinstance(item, Value) else None
     return objects(array) if array is not None and array.dtype.kind in "iub" else None
 
 
@@ -336,6 +336,8 @@ def _type_of(item: Item | None) -> onnx.TypeProto:
     """The ONNX type of a value, for bodies that depend on it."""
     if item is None:
         return onnx.TypeProto()
+    if isinstance(item, Tensors):
+        return onnx.helper.make_sequence_type_proto(_type_of(item.parts[0] if item.parts else None))
     number = next(k for k, v in _ELEMENT_TYPES.items() if v is item.dtype)
     shape = item.array.shape if isinstance(item, Known) else [d if isinstance(d, int) else str(d) for d in item.dims]
     return onnx.helper.make_tensor_type_proto(number, shape)

@@ -25,6 +25,13 @@ class Known:
     dtype: DType
 
 
+@dataclass(frozen=True)
+class Tensors:
+    """A sequence, as ONNX calls it: of tensors, as many as are known while importing. It is no tensor itself."""
+
+    parts: tuple[Any, ...]  # each a Value or a Known
+
+
 def is_symbolic(array: Array) -> bool:
     """Whether an object array holds a symbolic size."""
     return any(isinstance(x, Expr) for x in array.reshape(-1))

@@ -29,6 +29,7 @@ from dla.compiler.onnx.rules import (
     reductions,
     regions,
     resize,
+    sequences,
     shapes,
     windows,
 )
@@ -54,6 +55,7 @@ RULES: dict[str, Rule] = {
     **reductions.RULES,
     **regions.RULES,
     **resize.RULES,
+    **sequences.RULES,
     **shapes.RULES,
     **windows.RULES,
 }

@@ -12,6 +12,7 @@ from dla.compiler import dims
 from dla.compiler.dims import Dim, Expr
 from dla.compiler.graph import Value
 from dla.compiler.onnx.context import Context, Item
+from dla.compiler.onnx.known import Known
 from dla.isa.dtypes import DType
 from dla.isa.errors import ModelError
 
@@ -59,7 +60,8 @@ def _plain(number: Any, dtype: DType) -> int | float | bool:
 
 def arange(c: Context) -> Value:
     """start, start + delta, ... below limit."""
-    dtype = c.inputs[0].dtype if c.inputs[0] is not None else DType.I64
+    first = c.inputs[0]
+    dtype = first.dtype if isinstance(first, Value | Known) else DType.I64
     start, limit, delta = (c.scalar(k, name) for k, name in enumerate(("start", "limit", "delta")))
     if not isinstance(delta, Expr) and delta == 0:
         raise ModelError("its delta is 0")
@@ -70,7 +72,8 @@ def _count(start: Any, limit: Any, delta: Any) -> Dim:
     if all(not isinstance(v, Expr) for v in (start, limit, delta)):
         if not np.all(np.isfinite((start, limit, delta))):
             raise ModelError(f"a range from {start} to {limit} by {delta}")
-        return max(0, math.ceil((limit - start) / delta))
+        count: int = math.ceil((limit - start) / delta)
+        return max(0, count)
     if isinstance(delta, Expr):
         raise ModelError("its delta is a symbolic size", hint="fix these dims: --fix NAME=SIZE")
     span, step = (limit - start, delta) if delta > 0 else (start - limit, -delta)
