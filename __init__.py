@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from dla.compiler.api import compile_model
     from dla.compiler.builder import GraphBuilder
     from dla.compiler.dims import symbol
+    from dla.compiler.models.layers import Layers
+    from dla.compiler.models.weights import Weights
     from dla.compiler.pipeline import Compiled
     from dla.emulator.api import Machine
     from dla.emulator.backend import Session
@@ -47,6 +49,8 @@ _HOMES = {
     "disassemble": "dla.assembler",
     "Compiled": "dla.compiler.pipeline",
     "GraphBuilder": "dla.compiler.builder",
+    "Layers": "dla.compiler.models.layers",
+    "Weights": "dla.compiler.models.weights",
     "compile_model": "dla.compiler.api",
     "symbol": "dla.compiler.dims",
     "Machine": "dla.emulator.api",
@@ -75,6 +79,7 @@ __all__ = [
     "DlaError",
     "GraphBuilder",
     "InputError",
+    "Layers",
     "Machine",
     "ModelError",
     "Probe",
@@ -84,6 +89,7 @@ __all__ = [
     "TimeoutTrap",
     "Trap",
     "VerifyError",
+    "Weights",
     "__version__",
     "assemble",
     "compare",

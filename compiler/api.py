@@ -52,7 +52,7 @@ def compile_model(
     compute = _compute_type(dtype)
     source = ""
     if isinstance(model, GraphBuilder):
-        model = model.graph
+        model = model.finish()
     if isinstance(model, Graph):
         if bounds or fixed or values:
             raise InputError("bounds, fixed and values are for ONNX models", hint="a graph has its sizes already")

@@ -81,6 +81,10 @@ class GraphBuilder:
         """A tensor that the caller gets."""
         self._named(self.graph.outputs, name, value)
 
+    def finish(self) -> Graph:
+        """The graph."""
+        return self.graph
+
     def constant(self, array: Any, dtype: DType | None = None, name: str = "") -> Value:
         """A constant; `array` in a type that the machine has, or converted to `dtype`. Small ones are shared."""
         values = np.asarray(array)

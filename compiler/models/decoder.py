@@ -5,14 +5,13 @@ how many came before them, and the keys and values of those are in its state:
 
     session = machine.load(program)
     session.run({"ids": prompt}, {"past": 0})                         # prompt i32 [batch, n]
-    session.run({"ids": next_tokens}, {"past": n})                    # i32 [batch, 1]
+    session.run({"ids": next[:, -1:]}, {"past": n})                   # i32 [batch, 1]
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-from dla.compiler import dims
 from dla.compiler.graph import Graph
 from dla.compiler.models.attention import Cache, Heads, rotation, self_attention
 from dla.compiler.models.layers import Layers
@@ -40,7 +39,7 @@ class DecoderConfig:
 
 
 def decoder(config: DecoderConfig, weights: Weights) -> Graph:
-    """Ids i32 [batch, length] -> logits [batch, length, vocabulary], and next i32 [batch], the likeliest next token."""
+    """Ids i32 [batch, length] -> logits [batch, length, vocabulary], and next i32 [batch, length], the likeliest."""
     m = Layers("decoder", weights, config.dtype)
     past, length = m.symbol("past", config.context - 1), m.symbol("length", config.chunk)
     rows = config.context - 1 + config.chunk
@@ -61,6 +60,5 @@ def decoder(config: DecoderConfig, weights: Weights) -> Graph:
         tied = m.swap(m.table("embed_tokens", config.vocabulary, config.width)) if config.tied else None
     logits = m.linear(x, config.vocabulary, "lm_head", bias=False) if tied is None else m.matmul(x, tied)
     m.output("logits", logits)
-    last = m.part(logits, 1, dims.maximum(length - 1, 0), 1)
-    m.output("next", m.reshape(m.reduce("argmax", last, (2,), dtype=DType.I32), (config.batch,)))
+    m.output("next", m.reduce("argmax", logits, (2,), dtype=DType.I32))
     return m.finish()

@@ -65,7 +65,9 @@ class Weights:
     @staticmethod
     def of_arrays(arrays: Mapping[str, Array], spelling: Spelling = PYTORCH) -> Weights:
         """Arrays in memory."""
-        return Weights(lambda name, part, shape: arrays.get(name), lambda: list(arrays), "the arrays", spelling)
+        return Weights(
+            lambda name, part, shape: arrays.get(name), lambda: list(arrays), "the dict of weights", spelling
+        )
 
     @staticmethod
     def random(seed: int = 0, keep: dict[str, Array] | None = None, spelling: Spelling = PYTORCH) -> Weights:

@@ -21,7 +21,7 @@ CONFIG = DecoderConfig(vocabulary=64, width=64, layers=2, heads=4, kv_heads=2, h
 
 
 def build() -> Graph:
-    """Ids i32 [1, length], after `past` others -> logits f32 [1, length, 64] and next i32 [1]."""
+    """Ids i32 [1, length], after `past` others -> logits f32 [1, length, 64] and next i32 [1, length]."""
     return decoder(CONFIG, Weights.random(seed=0))
 
 
@@ -31,7 +31,7 @@ def write(session: dla.Session, prompt: list[int], count: int) -> list[int]:
     for _ in range(count):
         result = session.run({"ids": given}, {"past": past})  # keys and values of earlier runs are in its state
         past += given.shape[1]
-        given = np.asarray(result["next"], np.int32)[None]
+        given = np.asarray(result["next"])[:, -1:]
         written.append(int(given[0, 0]))
     return written
 
