@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from dla.emulator.backend import Session
     from dla.emulator.compare import compare
     from dla.emulator.result import Probe, Result
+    from dla.isa.dtypes import DType
     from dla.isa.errors import (
         AssemblyError,
         BackendError,
@@ -58,6 +59,7 @@ _HOMES = {
     "Session": "dla.emulator.backend",
     "Probe": "dla.emulator.result",
     "Result": "dla.emulator.result",
+    "DType": "dla.isa.dtypes",
     "AssemblyError": "dla.isa.errors",
     "BackendError": "dla.isa.errors",
     "ContainerError": "dla.isa.errors",
@@ -76,6 +78,7 @@ __all__ = [
     "BackendError",
     "Compiled",
     "ContainerError",
+    "DType",
     "DlaError",
     "GraphBuilder",
     "InputError",

@@ -39,6 +39,19 @@ def test_linked_files_exist(link: str) -> None:
     assert (ROOT / link).exists()
 
 
+def test_the_model_built_in_python_is_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What the README tells people to write runs, given such weights."""
+    import numpy as np
+    from safetensors.numpy import save_file
+
+    shapes = {"fc1.weight": (128, 64), "fc1.bias": (128,), "fc2.weight": (10, 128), "fc2.bias": (10,)}
+    save_file({k: np.zeros(v, np.float32) for k, v in shapes.items()}, tmp_path / "perceptron.safetensors")
+    monkeypatch.chdir(tmp_path)
+    (text,) = [block for block in re.findall(r"```python\n(.*?)```", README, re.DOTALL) if "dla.Layers" in block]
+    exec(text, {})
+    assert (tmp_path / "perceptron.dlab").exists()
+
+
 def test_the_first_program_is_one(tmp_path: Path) -> None:
     """The program that the README shows assembles."""
     import numpy as np
