@@ -32,6 +32,11 @@ class Case:
     rtol: float
     atol: float
 
+    @property
+    def opset(self) -> int:
+        """The version of ONNX's own operators; 0 where there are none."""
+        return max((o.version for o in self.model.opset_import if o.domain in ("", "ai.onnx")), default=0)
+
 
 @functools.cache
 def _listed(kind: str) -> dict[str, Any]:
