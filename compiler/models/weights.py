@@ -55,12 +55,16 @@ class Weights:
         self.spelling = spelling
 
     @staticmethod
-    def of_file(path: str | Path, spelling: Spelling = PYTORCH) -> Weights:
-        """The tensors of a `.safetensors` file. Raises InputError or ContainerError where it cannot be read."""
-        opened = open_weights(Path(path))
-        held = frozenset(opened.keys())
-        return Weights(lambda name, part, shape: opened.array(name) if name in held else None, opened.keys,
-                       opened.name, spelling)  # fmt: skip
+    def of_file(path: str | Path, *more: str | Path, spelling: Spelling = PYTORCH) -> Weights:
+        """The tensors of a `.safetensors` file, or of several that a large model is split into.
+
+        Raises InputError or ContainerError where one cannot be read.
+        """
+        files = [open_weights(Path(file)) for file in (path, *more)]
+        held = {name: file for file in files for name in file.keys()}  # noqa: SIM118  # a method of its own
+        source = files[0].name if len(files) == 1 else f"{files[0].name} and {len(more)} more"
+        return Weights(lambda name, part, shape: held[name].array(name) if name in held else None,
+                       lambda: list(held), source, spelling)  # fmt: skip
 
     @staticmethod
     def of_arrays(arrays: Mapping[str, Array], spelling: Spelling = PYTORCH) -> Weights:

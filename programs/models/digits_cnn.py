@@ -21,7 +21,7 @@ SPELLING = Spelling("_", {"weight": "{}_w", "bias": "{}_b", "shift": "{}_bias"},
 
 def build() -> Graph:
     """Images u8 [batch, 8, 8] -> p f32 [batch, 10] and digit i32 [batch]."""
-    m = Layers("digits_cnn", Weights.of_file(HERE.parent / "digits_cnn.safetensors", SPELLING))
+    m = Layers("digits_cnn", Weights.of_file(HERE.parent / "digits_cnn.safetensors", spelling=SPELLING))
     images = m.input("images", DType.U8, (m.symbol("batch", 1797), 8, 8))
     x = m.mul(m.unsqueeze(m.cast(images, DType.F32), -1), 1 / 16)  # one channel; pixels are 0 to 16
     x = m.act("relu", m.conv2d(x, 32, "conv1"))

@@ -21,7 +21,7 @@ SPELLING = Spelling(parts={"weight": "w{}", "bias": "b{}"}, out_first=False)  # 
 
 def build() -> Graph:
     """Images u8 [batch, 8, 8] -> p f32 [batch, 10] and digit i32 [batch]."""
-    m = Layers("digits_mlp", Weights.of_file(HERE.parent / "digits_mlp.safetensors", SPELLING))
+    m = Layers("digits_mlp", Weights.of_file(HERE.parent / "digits_mlp.safetensors", spelling=SPELLING))
     batch = m.symbol("batch", 1797)
     images = m.input("images", DType.U8, (batch, 8, 8))
     x = m.reshape(m.cast(images, DType.F32), (batch, 64))

@@ -33,7 +33,7 @@ def attention(m: Layers, x: Value) -> Value:
 
 def build() -> Graph:
     """Images u8 [batch, 8, 8] -> p f32 [batch, 10] and digit i32 [batch]."""
-    m = Layers("digits_transformer", Weights.of_file(HERE.parent / "digits_transformer.safetensors", SPELLING))
+    m = Layers("digits_transformer", Weights.of_file(HERE.parent / "digits_transformer.safetensors", spelling=SPELLING))
     batch = m.symbol("batch", 1797)
     images = m.input("images", DType.U8, (batch, 8, 8))
     # Rows of patches, rows of pixels, columns of patches, columns of pixels; the cast then cuts the image up.

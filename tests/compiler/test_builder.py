@@ -211,6 +211,18 @@ def test_a_graph_is_evaluated_with_such_sizes_too() -> None:
     np.testing.assert_array_equal(found["sum"], rows[:2].sum(0) - 1)
 
 
+def test_a_state_that_is_read_elsewhere_keeps_its_value_until_then() -> None:
+    """Its part is not written before."""
+    b = GraphBuilder()
+    state = b.state("s", F32, (3,))
+    part = b.act("neg", b.input("x", F32, (2,)))
+    b.output("old", b.mul(b.reduce("sum", state), b.reduce("sum", part)))
+    b.set_state("s", b.write(state, part, {0: 1}))
+    session = Machine("golden").load(compile_graph(b.graph).program)
+    x = np.float32([1, 2])
+    assert [float(session.run({"x": x})["old"]) for _ in range(2)] == [0, 9]
+
+
 def test_a_part_that_is_read_again_is_not_computed_where_a_later_write_may_change_it() -> None:
     """Two parts of a state overlap, and the first one is used after the second is there."""
     b = GraphBuilder()

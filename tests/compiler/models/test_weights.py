@@ -56,6 +56,15 @@ def test_a_file_that_is_none_is_refused(tmp_path: Path) -> None:
         Weights.of_file(tmp_path / "bad.safetensors")
 
 
+def test_a_model_may_be_split_into_several_files(file: Path) -> None:
+    """As large checkpoints are."""
+    save_file({"head.weight": MATRIX + 1}, file.parent / "more.safetensors")
+    both = Weights.of_file(file, file.parent / "more.safetensors")
+    np.testing.assert_array_equal(both.take("head", "weight", (2, 3)), both.take("fc", "weight", (2, 3)) + 1)
+    with pytest.raises(ModelError, match=r"w\.safetensors and 1 more holds no tail\.weight"):
+        both.take("tail", "weight", (2, 3))
+
+
 def test_made_up_weights_depend_on_seed_and_name_only() -> None:
     """Not on the order in which layers ask."""
     kept: dict[str, np.ndarray] = {}

@@ -73,6 +73,16 @@ def test_bias_activation_residual_and_gate_move_into_the_product():
     assert node.attributes["steps"] == ("bias", "act", "residual", "gate")
 
 
+def test_a_second_sum_takes_the_other_step():
+    """Bias and residual both broadcast: a table of positions goes where a shortcut would."""
+    b = GraphBuilder()
+    x = b.input("x", F32, (2, 4, 3))
+    y = b.add(b.add(product(b, x, 6), b.constant(normal(6))), b.constant(normal(4, 6)))
+    b.output("y", y)
+    assert preserved(b, epilogue.run, x=normal(2, 4, 3)) == {"GEMM": 1}
+    assert b.graph.nodes[-1].attributes["steps"] == ("bias", "residual")
+
+
 def test_a_step_that_is_there_already_stays_outside():
     """Each kind of step occurs once."""
     b = GraphBuilder()
