@@ -14,6 +14,7 @@ from onnx_models import model, saved, with_tensor
 
 from dla.compiler.onnx.loader import from_proto, load
 from dla.isa.errors import ModelError
+from dla.isa.names import shown
 
 WEIGHTS = np.arange(6, dtype=np.float32).reshape(2, 3)
 
@@ -36,7 +37,7 @@ def refused(folder: Path, **entries: str) -> str:
     path = saved(with_tensor(external(**entries)), folder)
     with pytest.raises(ModelError) as caught:
         load(path)
-    assert str(caught.value).startswith(f"{path}: tensor 'w'")
+    assert str(caught.value).startswith(f"{shown(path)}: tensor 'w'")
     return str(caught.value)
 
 
