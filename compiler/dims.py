@@ -14,6 +14,8 @@ from dataclasses import dataclass
 from functools import cached_property, reduce
 from typing import Any, Union
 
+from dla.isa.errors import ModelError
+
 
 @dataclass(frozen=True)
 class Symbol:
@@ -79,6 +81,7 @@ class Extreme:
         return pick(evaluate(self.a, sizes), evaluate(self.b, sizes))
 
 
+_HEAVIEST = 128  # of an expression, in atoms: products of sums grow fast, and floors of floors nest
 Atom = Symbol | Quotient | Extreme
 Monomial = tuple[Atom, ...]
 """A product of atoms in canonical order; () is 1."""
@@ -116,12 +119,12 @@ class Expr:
         low, high = interval(self)
         if isinstance(other, int) and low // other == high // other:
             return low // other
-        return Expr((((Quotient(self, other),), 1),))
+        return _limited((((Quotient(self, other),), 1),))
 
     def __rfloordiv__(self, other: int) -> Dim:
         if other == 0:
             return 0
-        return Expr((((Quotient(other, self),), 1),))
+        return _limited((((Quotient(other, self),), 1),))
 
     def __mod__(self, other: Dim) -> Dim:
         return self - (self // other) * other
@@ -153,6 +156,11 @@ class Expr:
             ends = reduce(_times, (atom.interval for atom in monomial), (factor, factor))
             low, high = low + ends[0], high + ends[1]
         return low, high
+
+    @cached_property
+    def weight(self) -> int:
+        """How many atoms there are in it, also within others."""
+        return sum(_weight(atom) for monomial, _ in self.terms for atom in monomial)
 
     @cached_property
     def symbols(self) -> frozenset[Symbol]:
@@ -268,7 +276,7 @@ def _extreme(kind: str, a: Dim, b: Dim) -> Dim:
     if high <= 0:
         return a if kind == "min" else b
     a, b = sorted((a, b), key=str)
-    return Expr((((Extreme(kind, a, b),), 1),))
+    return _limited((((Extreme(kind, a, b),), 1),))
 
 
 def _terms(dim: Dim) -> tuple[tuple[Monomial, int], ...]:
@@ -291,7 +299,28 @@ def _sum(terms: Iterable[tuple[Monomial, int]]) -> Dim:
     if len(kept) == 1 and kept[0][0] == ():
         return kept[0][1]
     # Constants last, so that it reads `seq + 1`.
+    _check_weight(kept)
     return Expr(tuple(sorted(kept, key=lambda term: (not term[0], [str(a) for a in term[0]]))))
+
+
+def _limited(terms: tuple[tuple[Monomial, int], ...]) -> Expr:
+    """An expression, if it is not too heavy. Raises ModelError."""
+    _check_weight(terms)
+    return Expr(terms)
+
+
+def _check_weight(terms: Iterable[tuple[Monomial, int]]) -> None:
+    if sum(_weight(atom) for monomial, _ in terms for atom in monomial) > _HEAVIEST:
+        raise ModelError(f"a symbolic size is a formula of more than {_HEAVIEST} parts",
+                         hint="fix some dims: --fix NAME=SIZE")  # fmt: skip
+
+
+def _weight(atom: Atom) -> int:
+    """How many atoms there are in one, with itself."""
+    if isinstance(atom, Symbol):
+        return 1
+    parts = (atom.numerator, atom.divisor) if isinstance(atom, Quotient) else (atom.a, atom.b)
+    return 1 + sum(part.weight for part in parts if isinstance(part, Expr))
 
 
 def _times(a: tuple[int, int], b: tuple[int, int]) -> tuple[int, int]:

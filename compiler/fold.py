@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 from dla.compiler.dims import Expr
 from dla.compiler.evaluate import node_results
 from dla.compiler.graph import Node
@@ -9,6 +11,9 @@ from dla.isa.errors import Trap
 
 SMALL = 4096
 """Elements: results up to this size are computed as soon as a node is made, so that shapes may depend on them."""
+
+_GROWTH = 2**22  # elements that a constant may have more than what it is computed from
+_TERMS = {"GEMM": 2**34, "CONV": 2**26, "POOL": 2**26}  # of all elements together; windows are laid out in memory
 
 
 def fold_small(node: Node) -> bool:
@@ -25,7 +30,7 @@ def fold(node: Node) -> bool:
     What traps is left to the machine, which will trap where the program does.
     """
     symbolic = any(not isinstance(d, int) for v in node.outputs for d in v.dims)
-    if symbolic or any(v.constant is None for v in node.present) or _has_symbols(node):
+    if symbolic or any(v.constant is None for v in node.present) or _has_symbols(node) or not _is_affordable(node):
         return False
     try:
         results = node_results(node, [None if v is None else v.constant for v in node.inputs])
@@ -37,6 +42,31 @@ def fold(node: Node) -> bool:
     for value in node.present:
         value.users.remove(node)
     return True
+
+
+def _is_affordable(node: Node) -> bool:
+    """Whether computing `node` now neither makes much of little nor takes long: else the machine does it."""
+    read = sum(v.constant.size for v in node.present if v.constant is not None)
+    made = sum(int(str(v.type.elements)) for v in node.outputs)
+    summed = {"GEMM": _inner, "CONV": _kernel, "POOL": _window}.get(node.op)
+    return made <= 4 * read + _GROWTH and (summed is None or made * summed(node) <= _TERMS[node.op])
+
+
+def _inner(node: Node) -> int:
+    """Terms of each element of a GEMM."""
+    a = node.inputs[0]
+    return 1 if a is None or a.constant is None else a.constant.shape[-1]
+
+
+def _kernel(node: Node) -> int:
+    """Terms of each element of a CONV."""
+    w = node.inputs[1]
+    return 1 if w is None or w.constant is None else math.prod(w.constant.shape[1:])
+
+
+def _window(node: Node) -> int:
+    """Terms of each element of a POOL."""
+    return math.prod(node.attributes.get("window", ()))
 
 
 def _has_symbols(node: Node) -> bool:

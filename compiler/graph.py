@@ -206,10 +206,9 @@ class Graph:
             if id(node) not in keep:
                 keep[id(node)] = node
                 stack += [v.producer for v in node.present if v.producer is not None]
-        for node in keep.values():
-            for value in (*node.present, *node.outputs):
-                value.users = [u for u in value.users if id(u) in keep]
-        for value in (*self.inputs.values(), *(s.before for s in self.states.values())):
+        held = (*self.inputs.values(), *(s.before for s in self.states.values()))
+        values = (*held, *(v for n in keep.values() for v in (*n.present, *n.outputs)))
+        for value in {id(v): v for v in values}.values():  # each once: some have as many users as there are nodes
             value.users = [u for u in value.users if id(u) in keep]
         known = [n for n in self.nodes if id(n) in keep]
         seen = {id(n) for n in known}

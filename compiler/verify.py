@@ -82,9 +82,10 @@ def _users(graph: Graph) -> Iterator[str]:
             counted, read = listed[id(user)], reads[id(value), id(user)]
             if counted != read and (value.constant is None or id(user) in own):
                 yield f"{value!r} has {_called(user)} as its user {counted} times, but is read by it {read} times"
+    known = {(id(value), id(user)) for value in {id(v): v for v in values}.values() for user in value.users}
     for node in graph.nodes:
         for value in node.present:
-            if not any(user is node for user in value.users):
+            if (id(value), id(node)) not in known:
                 yield f"{_called(node)} reads {value!r}, which does not know of it"
 
 

@@ -29,6 +29,8 @@ class Registers:
         self._free = [s(i) for i in range(RegisterClass.INT.count)][::-1]
         # Given back by loops: the prologue runs before all of them, so it must not keep anything here.
         self._reusable: list[Register] = []
+        if len(symbols) > len(self._free):
+            raise _too_many()
         for symbol in symbols:
             register = self._free.pop(0)
             self.dims.append(DimSymbol(symbol.name, register.index, symbol.bound))
@@ -70,10 +72,7 @@ class Registers:
         if in_loop and self._reusable:
             return self._reusable.pop()
         if not self._free:
-            raise ModelError(
-                f"the model has more than {RegisterClass.INT.count} different symbolic sizes",
-                hint="fix some of its dims: --fix NAME=SIZE",
-            )
+            raise _too_many()
         return self._free.pop()
 
     def _computed(self, dim: Expr) -> Register:
@@ -144,3 +143,10 @@ class Registers:
              place: Callable[[Instruction], None]) -> Register:  # fmt: skip
         place(Instruction(ALU, kind, (), {"dst": dst, "a": a, "b": b}))
         return dst
+
+
+def _too_many() -> ModelError:
+    return ModelError(
+        f"the model has more than {RegisterClass.INT.count} different symbolic sizes",
+        hint="fix some of its dims: --fix NAME=SIZE",
+    )

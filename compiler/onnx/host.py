@@ -6,7 +6,8 @@ are computed with are here; on everything else symbolic integers become tensors.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import math
+from collections.abc import Callable, Iterable, Sequence
 from functools import reduce
 from typing import Any
 
@@ -16,10 +17,28 @@ from dla.compiler import dims
 from dla.compiler.onnx import known
 from dla.compiler.onnx.context import Context
 from dla.isa.dtypes import INDEXES, Array
+from dla.isa.errors import ModelError
 
+LARGEST = 1024
+"""Elements of a tensor that shapes are computed with."""
 Arrays = Sequence[Any]
 """Object arrays; None where an optional input is absent."""
 Result = Array | tuple[Array, ...] | None
+
+
+def _check_size(elements: int) -> None:
+    """Raise ModelError for a result that no shape is computed with: each element is computed on its own."""
+    if elements > LARGEST:
+        raise ModelError(f"shape arithmetic on {elements:,} numbers; {LARGEST:,} are the most")
+
+
+def check(results: Iterable[Array]) -> None:
+    """Raise ModelError where shape arithmetic gave too much, or numbers beyond i64."""
+    for array in results:
+        _check_size(array.size)
+        for number in array.reshape(-1):
+            if isinstance(number, int) and not -(2**63) <= number < 2**63:
+                raise ModelError("its shape arithmetic gives numbers beyond i64")
 
 
 def _compare(decide: Callable[[Any, Any], bool | None]) -> Callable[[Context, Arrays], Array | None]:
@@ -81,12 +100,19 @@ def _cast(context: Context, x: Arrays) -> Array | None:
 
 def _expand(context: Context, x: Arrays) -> Array | None:
     shape = _plain(x[1])
-    return None if shape is None else np.broadcast_to(x[0], np.broadcast_shapes(x[0].shape, tuple(shape)))
+    if shape is None:
+        return None
+    full = np.broadcast_shapes(x[0].shape, tuple(shape))
+    _check_size(math.prod(full))
+    return np.broadcast_to(x[0], full)
 
 
 def _tile(context: Context, x: Arrays) -> Array | None:
     repeats = _plain(x[1])
-    return None if repeats is None else np.tile(x[0], repeats)
+    if repeats is None:
+        return None
+    _check_size(x[0].size * math.prod(repeats))
+    return np.tile(x[0], repeats)
 
 
 def _split(context: Context, x: Arrays) -> tuple[Array, ...] | None:

@@ -27,6 +27,8 @@ from dla.isa.dtypes import BY_NUMPY, Array, DType
 from dla.isa.errors import ModelError
 from dla.isa.names import shown
 
+MOST_NODES = 2**16
+"""Nodes of a model, each counted as often as loops repeat it: more than a program has instructions."""
 NEWEST = onnx.defs.onnx_opset_version()
 _ELEMENT_TYPES: dict[int, DType] = {
     onnx.TensorProto.FLOAT: DType.F32, onnx.TensorProto.FLOAT16: DType.F16, onnx.TensorProto.BFLOAT16: DType.BF16,
@@ -80,6 +82,7 @@ class Importer:
         self._opsets = {domain_of(o.domain): o.version for o in model.opset_import}
         self._functions = {(domain_of(f.domain), f.name, getattr(f, "overload", "")): f for f in model.functions}
         self._symbols: dict[str, Dim] = {}
+        self._imported = 0
         self._substitutes: set[DType] = set()
         name = model.graph.name  # bytes, where it is no text
         self.b = GraphBuilder(name if name and isinstance(name, str) else "model")
@@ -172,6 +175,9 @@ class Importer:
         self, nodes: Sequence[onnx.NodeProto], names: dict[str, Item | None], opsets: Mapping[str, int], prefix: str
     ) -> None:
         """Import `nodes` in order; `names` holds what is known so far, and gets their outputs."""
+        self._imported += len(nodes)
+        if self._imported > MOST_NODES:
+            raise ModelError(f"with its loops and functions written out it has more than {MOST_NODES:,} nodes")
         for number, node in enumerate(nodes):
             label = prefix + (node.name or f"{node.op_type}_{number}")
             if not prefix:
@@ -232,6 +238,7 @@ class Importer:
             return None
         dtype = context.element_type(context.required("to")) if context.op == "Cast" else known[0].dtype
         made = [np.asarray(r) for r in (result if isinstance(result, tuple) else (result,))]
+        host.check(made)
         return tuple(self._item(r, DType.BOOL if r.dtype == np.bool_ else dtype) for r in made)
 
     def _item(self, array: Array, dtype: DType) -> Item:
@@ -316,7 +323,8 @@ def _integers(item: Item | None) -> Array | None:
     if isinstance(item, Known):
         return item.array
     array = item.constant if isinstance(item, Value) else None
-    return objects(array) if array is not None and array.dtype.kind in "iub" else None
+    small = array is not None and array.size <= host.LARGEST and array.dtype.kind in "iub"
+    return objects(array) if small else None
 
 
 def _shape(context: Context) -> Array:

@@ -16,6 +16,7 @@ from dla.compiler.onnx.known import Known
 from dla.isa.dtypes import DType
 from dla.isa.errors import ModelError
 
+_MOST_DENSE = 2**24  # elements of a sparse constant, which becomes a dense one
 _CONSTANT_KINDS = {
     "value": None, "value_float": DType.F32, "value_floats": DType.F32, "value_int": DType.I64, "value_ints": DType.I64,
 }  # fmt: skip
@@ -37,6 +38,8 @@ def _sparse(c: Context) -> Value:
     sparse = c.attributes["sparse_value"]
     values, indices = c.array(sparse.values, "sparse_value"), c.array(sparse.indices, "sparse_value")
     shape = tuple(sparse.dims)
+    if min(shape, default=0) < 0 or math.prod(shape) > _MOST_DENSE:
+        raise ModelError(f"its sparse value of shape {list(shape)} has more than {_MOST_DENSE:,} elements")
     dense = np.zeros(shape, values.dtype)
     flat = np.ravel_multi_index(tuple(indices.T), shape) if indices.ndim == 2 else indices
     if np.any((flat < 0) | (flat >= dense.size)) or flat.shape != values.shape:

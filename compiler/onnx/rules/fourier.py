@@ -14,6 +14,7 @@ from dla.isa.errors import ModelError
 
 LONGEST = 4096
 """Elements of a transform: a matrix has four times their square."""
+_MOST_SAMPLES = 2**24  # of all frames together: their places are a table
 
 
 def dft(c: Context) -> Value:
@@ -37,6 +38,8 @@ def stft(c: Context) -> Value:
     count = (size - length) // step + 1 if 0 < length <= size and step > 0 else 0
     if count < 1 or (window is not None and window.dims != (length,)):
         raise ModelError(f"frames of {length} elements every {step} of {x.type}")
+    if length > LONGEST or count * length > _MOST_SAMPLES:
+        raise ModelError(f"{count:,} frames of {length:,} elements: too many for a table of their places")
     at = np.arange(count)[:, None] * step + np.arange(length)
     frames = c.b.gather(x, c.b.constant(at), 1)
     if window is not None:

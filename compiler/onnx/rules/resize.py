@@ -22,7 +22,7 @@ COORDINATES = (
     "half_pixel", "half_pixel_symmetric", "pytorch_half_pixel", "align_corners", "asymmetric", "tf_crop_and_resize"
 )  # fmt: skip
 NEAREST = ("round_prefer_floor", "round_prefer_ceil", "floor", "ceil")
-LONGEST = 1 << 24
+LONGEST = 1 << 18
 """Elements of a resized axis, so that tables stay small."""
 MODES = ("nearest", "linear", "cubic")
 

@@ -14,10 +14,11 @@ def run(graph: Graph) -> Graph:
     graph.sweep()
     b = GraphBuilder(graph=graph)
     known: dict[tuple[object, ...], Value] = {}
+    counts: set[int] = set()  # of the parts of those that are known
     for node in [n for n in graph.nodes if n.op == "CONCAT"]:
         axis, parts = node.attributes["axis"], tuple(id(v) for v in node.inputs)
         whole = node.output
-        for count in range(len(parts) - 1, 1, -1):
+        for count in sorted((n for n in counts if 1 < n < len(parts)), reverse=True):
             begin = known.get((axis, *parts[:count]))
             if begin is not None:
                 b.label, b.order = node.label, node.order
@@ -25,5 +26,6 @@ def run(graph: Graph) -> Graph:
                 graph.replace(node.output, whole)
                 break
         known[axis, *parts] = whole
+        counts.add(len(parts))
     graph.sweep()
     return graph
