@@ -17,7 +17,7 @@ from dla.compiler.graph import Graph, Node, TensorType, Value
 from dla.compiler.lower.drafts import Draft, Lowered, placed
 from dla.compiler.lower.packing import repacked
 from dla.compiler.lower.places import Targets, name_of, parts
-from dla.compiler.lower.recurrent import recurrent
+from dla.compiler.lower.recurrent import filled_starts, recurrent
 from dla.compiler.lower.registers import Registers
 from dla.compiler.lower.sharing import in_the_way
 from dla.compiler.lower.storage import Storage, View, whole
@@ -54,6 +54,7 @@ class Lowering:
         for name, state in graph.states.items():
             self._hold(Segment.STATE, name, state.before)
         self._targets = Targets(graph, self.storage, self._views)
+        self.starts = filled_starts(graph)
         self._last = _last_uses(graph)
         self._node = 0
 
@@ -205,7 +206,8 @@ class Lowering:
         if node.op in VIEWS:
             self._views[id(node.output)] = self._viewed(node)
         elif row_of(node.op) is not None:
-            self._row(node)
+            if id(node) not in self.starts:
+                self._row(node)
         else:
             _COMPOSITES[node.op](self, node)
 

@@ -14,13 +14,16 @@ from typing import TYPE_CHECKING
 
 from dla.compiler import dims
 from dla.compiler.dims import Dim, Expr, Symbol
-from dla.compiler.graph import Body, Node, TensorType, Value
+from dla.compiler.graph import Body, Graph, Node, TensorType, Value
 from dla.compiler.lower.storage import View
 from dla.compiler.operators import VIEWS, row_of
+from dla.isa.instructions import BY_MNEMONIC
 from dla.isa.table import Alias
 
 if TYPE_CHECKING:
     from dla.compiler.lower.lowering import Lowering
+
+FILL = BY_MNEMONIC["FILL"]
 
 
 @dataclass(frozen=True)
@@ -102,8 +105,26 @@ def _begun(lowering: Lowering, start: Value, steps: Dim, reverse: bool, *, in_ro
     view = lowering.fresh(Value(TensorType(start.dtype, shape), start.name))
     view.storage.owner = 0
     state = _State(view, in_rows, reverse)
-    lowering.copy(state.first(steps), lowering.view(start))
+    if start.producer is not None and id(start.producer) in lowering.starts:
+        lowering.emit(FILL, [state.first(steps)], value=start.producer.attributes["value"])
+    else:
+        lowering.copy(state.first(steps), lowering.view(start))
     return state
+
+
+def filled_starts(graph: Graph) -> set[int]:
+    """Ids of the FILLs that are nothing but first values of states: each state is then filled where it lies."""
+    fills = [n for n in graph.nodes if n.op == "FILL" and not graph.is_result(n.output)]
+    return {id(n) for n in fills if all(_starts_with(user, n.output) for user in n.output.users)}
+
+
+def _starts_with(user: Node, value: Value) -> bool:
+    """Whether `value` is only the first value of states of `user`."""
+    if user.op != "RECURRENT":
+        return False
+    body: Body = user.attributes["body"]
+    states = range(body.sequences, body.sequences + body.states)
+    return all(position in states for position, v in enumerate(user.inputs) if v is value)
 
 
 def _targets(body: Body, writes: Sequence[_Write]) -> dict[int, View]:

@@ -41,8 +41,10 @@ class Layers(GraphBuilder):
     def scope(self, name: str) -> Iterator[None]:
         """Let the names of layers inside begin with `name`."""
         outer, self._scope = self._scope, (*self._scope, name)
-        yield
-        self._scope = outer
+        try:
+            yield
+        finally:
+            self._scope = outer
 
     def finish(self) -> Graph:
         """The graph. Raises ModelError if weights are missing or do not fit, naming all of them."""

@@ -130,3 +130,29 @@ def test_types_must_fit() -> None:
     x = b.input("x", DType.F32, (3, 4))
     with pytest.raises(ModelError, match="its step is for other types"):
         b.recurrent(lambda c, x, s, o: ([c.cast(s[0], DType.F16)], []), [x], [b.constant(np.zeros(4, np.float32))])
+
+
+@pytest.mark.parametrize("read", ["as states", "as another input too", "elsewhere too"])
+def test_states_are_filled_where_they_lie(read: str) -> None:
+    """A number that two states begin with is no tensor of its own, unless something else reads it."""
+    b = GraphBuilder("filled")
+    x, start = b.input("x", DType.F32, (T, N, 4)), b.fill((N, 4), 0.5, DType.F32)
+
+    def step(c: GraphBuilder, slices: Values, states: Values, others: Values) -> tuple[Values, Values]:
+        total = c.add(states[0], slices[0])
+        return [total, c.mul(states[1], total if not others else c.add(total, others[0]))], []
+
+    _, (first, second) = b.recurrent(step, [x], [start, start], [start] if "another" in read else [])
+    b.output("first", first)
+    b.output("second", second)
+    if "elsewhere" in read:
+        b.output("start", start)
+    given = {"x": np.random.default_rng(0).standard_normal((3, 2, 4)).astype(np.float32)}
+    expected = evaluate(b.graph, given)
+    program = compile_graph(b.graph).program
+    result = Machine("golden").run(program, given)
+    for name, value in expected.items():
+        np.testing.assert_allclose(result[name], value, rtol=1e-6)
+    before = [i.row.mnemonic for i in program.instructions]
+    before = before[: before.index("LOOP")]
+    assert before == (["FILL"] * 2 if read == "as states" else ["FILL", "COPY", "COPY"])
