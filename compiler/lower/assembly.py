@@ -133,14 +133,16 @@ class _Names:
 
     def __init__(self, taken: set[str]) -> None:
         self._taken = set(taken)
+        self._numbers: dict[str, int] = {}  # the last one given to each base: bodies of loops repeat their names
 
     def unique(self, name: str) -> str:
         """`name` as an identifier that nothing else has."""
         base = identifier(name)
-        chosen, number = base, 1
+        chosen, number = base, self._numbers.get(base, 1)
         while chosen in self._taken:
             number += 1
             chosen = f"{base}_{number}"
+        self._numbers[base] = number
         self._taken.add(chosen)
         return chosen
 

@@ -6,7 +6,7 @@ from dla.compiler import dims
 from dla.compiler.builder import GraphBuilder
 from dla.compiler.graph import Node, Value
 from dla.compiler.passes.canonicalise.linear import Linear, linear
-from dla.compiler.passes.canonicalise.match import commuted, source
+from dla.compiler.passes.match import commuted, source
 
 
 def run_of_rows(node: Node, b: GraphBuilder) -> Value | None:

@@ -8,7 +8,7 @@ from dla.compiler.dims import Dim
 from dla.compiler.graph import Node, Value
 from dla.compiler.operators import VIEWS
 from dla.compiler.passes.canonicalise.linear import Linear, half_plane, half_planes, two_valued
-from dla.compiler.passes.canonicalise.match import commuted, number, source
+from dla.compiler.passes.match import commuted, number, source
 from dla.isa.dtypes import DType
 
 MASKED = -1e4

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from dla.compiler.builder import GraphBuilder
 from dla.compiler.graph import Node, Value
-from dla.compiler.passes.canonicalise.match import commuted, number, source, with_number
+from dla.compiler.passes.match import commuted, number, source, with_number
 
 
 def standardised(node: Node, b: GraphBuilder) -> Value | None:

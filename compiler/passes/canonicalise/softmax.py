@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dla.compiler.builder import GraphBuilder
 from dla.compiler.graph import Node, Value
-from dla.compiler.passes.canonicalise.match import number, source
+from dla.compiler.passes.match import number, source
 
 
 def written_out(node: Node, b: GraphBuilder) -> Value | None:

@@ -9,7 +9,7 @@ from dla.compiler.builder import GraphBuilder
 from dla.compiler.dims import Dim
 from dla.compiler.graph import Node, Value
 from dla.compiler.operators import broadcast
-from dla.compiler.passes.canonicalise.match import source
+from dla.compiler.passes.match import source
 from dla.isa.dtypes import DType
 from dla.isa.errors import ModelError
 

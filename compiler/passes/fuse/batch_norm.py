@@ -10,6 +10,7 @@ import numpy as np
 from dla.compiler.builder import GraphBuilder
 from dla.compiler.graph import Graph, Node
 from dla.compiler.operators import full_attributes
+from dla.compiler.passes.match import constant_array, source
 from dla.compiler.passes.rewrite import Replacement, rewrite
 from dla.isa.dtypes import Array
 
@@ -32,17 +33,15 @@ def _scale_and_shift(node: Node) -> tuple[Array, Array] | None:
 
 def into_product(node: Node, b: GraphBuilder) -> Replacement:
     """A convolution or a matrix product with constant weights, and nothing but a bias after it."""
-    affine = _scale_and_shift(node)
-    x = node.inputs[0]
-    product = x.producer if x is not None else None
-    if affine is None or product is None or product.op not in ("CONV", "GEMM") or x is None:
+    affine, x = _scale_and_shift(node), source(node)
+    product = x.producer
+    if affine is None or product is None or product.op not in ("CONV", "GEMM"):
         return None
     if b.graph.only_user(x) is not node or node.output.dtype is not x.dtype or product.sub:
         return None
-    weights, bias_at = product.inputs[1], 2 if product.op == "CONV" else 3
-    assert weights is not None, "products have weights"
-    bias = product.inputs[bias_at]
-    if weights.constant is None or product.attributes.get("steps", ()) not in ((), ("bias",)):
+    weights, bias_at = source(product, 1), 2 if product.op == "CONV" else 3
+    array, bias = constant_array(weights), product.inputs[bias_at]
+    if array is None or product.attributes.get("steps", ()) not in ((), ("bias",)):
         return None
     if bias is not None and (bias.constant is None or bias.rank > 1):
         return None
@@ -50,7 +49,7 @@ def into_product(node: Node, b: GraphBuilder) -> Replacement:
         return None
     scale, shift = affine
     per_output = scale.reshape(-1, *(1,) * (weights.rank - 1)) if product.op == "CONV" else scale
-    new_weights = b.constant(np.asarray(weights.constant, np.float64) * per_output, weights.dtype, weights.name)
+    new_weights = b.constant(np.asarray(array, np.float64) * per_output, weights.dtype, weights.name)
     old_bias = 0.0 if bias is None else np.asarray(bias.constant, np.float64)
     new_bias = b.constant(old_bias * scale + shift, x.dtype, bias.name if bias else f"{weights.name}.bias")
     inputs = list(product.inputs)

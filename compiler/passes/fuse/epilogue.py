@@ -8,15 +8,15 @@ must be there.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-
 from dla.compiler.builder import GraphBuilder
 from dla.compiler.graph import Graph, Node, Value
 from dla.compiler.operators import row_of
+from dla.compiler.passes.match import clamped, commuted, source
 from dla.compiler.passes.rewrite import Replacement, rewrite
 from dla.isa.activations import ACTIVATIONS
 from dla.isa.table import Role
@@ -39,16 +39,16 @@ class Step:
     attributes: Mapping[str, Any] | None = None
 
 
-def _product(b: GraphBuilder, value: Value | None, user: Node) -> Node | None:
+def _product(b: GraphBuilder, value: Value, user: Node) -> Node | None:
     """The product that makes `value`, if `user` alone reads it and it has room for a step."""
     found = _product_alone(b, value, user)
     return found if found is not None and user.output.type == found.output.type else None
 
 
-def _product_alone(b: GraphBuilder, value: Value | None, user: Node) -> Node | None:
+def _product_alone(b: GraphBuilder, value: Value, user: Node) -> Node | None:
     """`_product`, whatever shape `user` gives."""
-    node = value.producer if value is not None else None
-    if value is None or node is None or node.op not in ("GEMM", "CONV") or value is not node.output:
+    node = value.producer
+    if node is None or node.op not in ("GEMM", "CONV") or value is not node.output:
         return None
     full = len(node.attributes.get("steps", ())) == MAX_STEPS
     return None if full or not value.dtype.is_float or b.graph.only_user(value) is not user else node
@@ -70,7 +70,7 @@ def _with(b: GraphBuilder, product: Node, step: Step) -> Value | None:
 
 def activation(node: Node, b: GraphBuilder) -> Replacement:
     """A unary function of a product."""
-    product = _product(b, node.inputs[0], node)
+    product = _product(b, source(node), node)
     if product is None or node.sub in _NO_STEP or node.sub not in ACTIVATIONS:
         return None
     alpha = node.attributes.get("alpha")
@@ -80,27 +80,17 @@ def activation(node: Node, b: GraphBuilder) -> Replacement:
 
 def clamp(node: Node, b: GraphBuilder) -> Replacement:
     """min(max(product, low), high), in either order, for two numbers."""
-    outer = _limit(node)
-    inner_node = outer[1].producer if outer is not None else None
-    if outer is None or inner_node is None or {node.sub, inner_node.sub} != {"min", "max"} or inner_node.op != "EW":
+    found = clamped(node.output)
+    if found is None:
         return None
-    inner = _limit(inner_node)
-    if inner is None or b.graph.only_user(outer[1]) is not node:
+    x, low, high = found
+    inner = b.graph.only_user(x)
+    if inner is None or b.graph.only_user(inner.output) is not node:
         return None
-    product = _product(b, inner[1], inner_node)
-    low, high = (outer[0], inner[0]) if node.sub == "max" else (inner[0], outer[0])
-    if product is None or not low <= high:
+    product = _product(b, x, inner)
+    if product is None or not -math.inf < low <= high < math.inf:
         return None
     return _with(b, product, Step("clamp", None, {"clamp_low": low, "clamp_high": high}))
-
-
-def _limit(node: Node) -> tuple[float, Value] | None:
-    """The number and the tensor of EW.min or EW.max."""
-    for number, value in (node.inputs, node.inputs[::-1]):
-        if number is not None and value is not None and number.constant is not None and number.constant.size == 1:
-            limit = float(number.constant.reshape(()))
-            return (limit, value) if np.isfinite(limit) else None
-    return None
 
 
 def term_or_factor(node: Node, b: GraphBuilder) -> Replacement:
@@ -123,7 +113,7 @@ def transposed_term_or_factor(node: Node, b: GraphBuilder) -> Replacement:
         view = x.producer
         if view is None or view.op != "TRANSPOSE" or b.graph.only_user(x) is not node or other.type != x.type:
             continue
-        product = _product_alone(b, view.inputs[0], view)
+        product = _product_alone(b, source(view), view)
         if product is not None and other.dtype.is_float and node.output.type == x.type:
             perm = view.attributes["perm"]
             moved = b.transpose(other, [perm.index(axis) for axis in range(len(perm))])
@@ -135,11 +125,9 @@ def transposed_term_or_factor(node: Node, b: GraphBuilder) -> Replacement:
 
 def _pairs(node: Node) -> list[tuple[Value, Value]]:
     """The operands of EW.add and EW.mul in both orders, the one made later first; none of another EW."""
-    first, second = node.inputs
-    if node.sub not in _KINDS or first is None or second is None:
-        return []
-    pairs = [(first, second), (second, first)]
-    return sorted(pairs, key=lambda pair: -(pair[0].producer.order if pair[0].producer else -1.0))
+    return sorted(
+        commuted(node.output, *_KINDS), key=lambda pair: -(pair[0].producer.order if pair[0].producer else -1.0)
+    )
 
 
 def _terms(x: Value, other: Value) -> tuple[str, ...]:

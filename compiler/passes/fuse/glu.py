@@ -9,7 +9,7 @@ import numpy as np
 
 from dla.compiler.builder import GraphBuilder
 from dla.compiler.graph import Graph, Node, Value
-from dla.compiler.passes.fuse.siblings import constant_array
+from dla.compiler.passes.match import commuted, constant_array, source
 from dla.compiler.passes.rewrite import Replacement, rewrite
 
 UNITS = ("identity", "sigmoid", "silu", "gelu", "gelu_tanh", "relu")
@@ -22,32 +22,27 @@ def run(graph: Graph) -> Graph:
 
 def gated(node: Node, b: GraphBuilder) -> Replacement:
     """The product of two plain GEMMs of one input, the first by way of an activation."""
-    if node.sub != "mul":
-        return None
-    for gate, up in (node.inputs, node.inputs[::-1]):
-        assert gate is not None, "EW has two operands"
+    for gate, up in commuted(node.output, "mul"):
         found = gate.made_by("ACT", *UNITS)
         if found is None or b.graph.only_user(gate) is not node:
             continue
-        left, right = _plain(b, found.inputs[0], found), _plain(b, up, node)
+        left, right = _plain(b, source(found), found), _plain(b, up, node)
         if left is None or right is None or left.inputs[0] is not right.inputs[0]:
             continue
-        first, second = left.inputs[1], right.inputs[1]
-        assert first is not None, "GEMM has two matrices"
-        assert second is not None, "GEMM has two matrices"
+        first, second = source(left, 1), source(right, 1)
         if first.type == second.type and node.output.type == left.output.type:
             return b.emit("GEMM", [left.inputs[0], _interleaved(b, first, second), None, None, None, None], sub="glu",
                           unit=found.sub, dtype=node.output.dtype)  # fmt: skip
     return None
 
 
-def _plain(b: GraphBuilder, value: Value | None, user: Node) -> Node | None:
+def _plain(b: GraphBuilder, value: Value, user: Node) -> Node | None:
     """The GEMM with constant weights and no extras that makes `value` for `user` alone."""
-    node = value.made_by("GEMM") if value is not None else None
-    if value is None or node is None or node.sub or node.attributes or b.graph.only_user(value) is not user:
+    node = value.made_by("GEMM")
+    if node is None or node.sub or node.attributes or b.graph.only_user(value) is not user:
         return None
-    weights = node.inputs[1]
-    constant = weights is not None and constant_array(weights) is not None and weights.rank == 2
+    weights = source(node, 1)
+    constant = weights.rank == 2 and constant_array(weights) is not None
     return node if constant and all(v is None for v in node.inputs[2:]) else None
 
 

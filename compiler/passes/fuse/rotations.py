@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from dla.compiler.builder import GraphBuilder
 from dla.compiler.graph import Graph, Node, Value
+from dla.compiler.passes.match import source
 
 _HEADS_BEHIND = (0, 2, 1, 3)  # [B, S, H, D] -> [B, H, S, D]
 
@@ -17,16 +18,10 @@ def run(graph: Graph) -> Graph:
     b = GraphBuilder(graph=graph)
     families: dict[tuple[object, ...], list[Node]] = {}
     for node in graph.nodes:
-        if (
-            node.op == "ROPE"
-            and _slice(node) is not None
-            and _fit_all_heads(node)
-            and _only_attended(graph, node.output)
-        ):
+        columns = _slice(node) if node.op == "ROPE" else None
+        if columns is not None and _fit_all_heads(node) and _only_attended(graph, node.output):
             tables = tuple(id(v) for v in node.inputs[1:])
-            found = _slice(node)
-            product = found.inputs[0] if found is not None else None
-            families.setdefault((id(product), *tables, node.attributes["interleaved"]), []).append(node)
+            families.setdefault((id(source(columns)), *tables, node.attributes["interleaved"]), []).append(node)
     for members in families.values():
         members.sort(key=_start)
         while len(members) > 1:
@@ -41,24 +36,22 @@ def run(graph: Graph) -> Graph:
 
 def _slice(node: Node) -> Node | None:
     """The SLICE of columns that ROPE's input is, seen as [B, S, H, D] with heads moved before positions."""
-    x = node.inputs[0]
-    turn = x.made_by("TRANSPOSE") if x is not None else None
-    heads = turn.inputs[0].made_by("RESHAPE") if turn is not None and turn.inputs[0] is not None else None
-    if turn is None or heads is None or tuple(turn.attributes["perm"]) != _HEADS_BEHIND or heads.inputs[0] is None:
+    turn = source(node).made_by("TRANSPOSE")
+    heads = source(turn).made_by("RESHAPE") if turn is not None else None
+    if turn is None or heads is None or tuple(turn.attributes["perm"]) != _HEADS_BEHIND:
         return None
-    columns, shape = heads.inputs[0].made_by("SLICE"), heads.output.dims
+    columns, shape = source(heads).made_by("SLICE"), heads.output.dims
     if columns is None or columns.output.dims[:2] != shape[:2] or columns.output.rank != 3:
         return None
     given = columns.attributes
     straight = all(k == 1 for k in given["steps"]) and tuple(given["starts"][:2]) == (0, 0)
     fixed = all(isinstance(d, int) for d in (given["starts"][2], *shape[2:]))
-    product = columns.inputs[0]
-    return columns if straight and fixed and product is not None and product.dims[:2] == shape[:2] else None
+    return columns if straight and fixed and source(columns).dims[:2] == shape[:2] else None
 
 
 def _fit_all_heads(node: Node) -> bool:
     """Whether each head is turned by the same table."""
-    return all(v.rank < 3 or v.dims[-3] == 1 for v in node.present if v is not node.inputs[0])
+    return all(v.rank < 3 or v.dims[-3] == 1 for v in node.present if v is not source(node))
 
 
 def _only_attended(graph: Graph, value: Value) -> bool:
@@ -83,13 +76,12 @@ def _width(node: Node) -> int:
 def _join(b: GraphBuilder, first: Node, second: Node) -> None:
     columns = _slice(first)
     assert columns is not None, "members of a family read slices"
-    assert columns.inputs[0] is not None, "a SLICE has an input"
     if first.output.dims[3] != second.output.dims[3]:
         return
     b.label, b.order = f"{first.label} + {second.label}"[:200], first.order
     batch, heads, length, depth = first.output.dims
     more = second.output.dims[1]
-    rows = b.part(columns.inputs[0], 2, _start(first), _width(first) + _width(second))
+    rows = b.part(source(columns), 2, _start(first), _width(first) + _width(second))
     x = b.transpose(b.reshape(rows, (batch, length, heads + more, depth)), _HEADS_BEHIND)
     turned = b.emit("ROPE", [x, *first.inputs[1:]], dtype=first.output.dtype, **first.attributes)
     b.graph.replace(first.output, b.part(turned, 1, 0, heads))

@@ -8,8 +8,8 @@ from __future__ import annotations
 import numpy as np
 
 from dla.compiler.builder import GraphBuilder
-from dla.compiler.graph import Graph, Node, Value
-from dla.isa.dtypes import Array
+from dla.compiler.graph import Graph, Node
+from dla.compiler.passes.match import constant_array, source
 
 _BIASED = ("bias",)
 
@@ -35,27 +35,18 @@ def _family(node: Node) -> tuple[object, ...] | None:
     if node.op != "GEMM" or node.sub or set(node.attributes) - {"steps", "alpha"} or node.inputs[2] is not None:
         return None
     steps = node.attributes.get("steps", ())
-    weights, bias = node.inputs[1], node.inputs[3]
-    if weights is None or weights.rank != 2 or constant_array(weights) is None or steps not in ((), _BIASED):
+    weights, bias = source(node, 1), node.inputs[3]
+    if weights.rank != 2 or constant_array(weights) is None or steps not in ((), _BIASED):
         return None
     if bias is not None and (bias.constant is None or bias.rank != 1 or bias.dims != weights.dims[1:]):
         return None
     return id(node.inputs[0]), weights.dims[0], weights.dtype, node.output.dtype, steps, node.attributes.get("alpha")
 
 
-def constant_array(value: Value) -> Array | None:
-    """The values of a constant, or of a transposed constant; None for anything else."""
-    node = value.made_by("TRANSPOSE")
-    if node is None:
-        return value.constant
-    (source,) = node.present
-    return None if source.constant is None else source.constant.transpose(node.attributes["perm"])
-
-
 def _join(b: GraphBuilder, members: list[Node]) -> None:
     first = members[0]
     b.label, b.order = " + ".join(dict.fromkeys(m.label for m in members))[:200], first.order
-    weights = [constant_array(m.inputs[1]) for m in members if m.inputs[1] is not None]
+    weights = [constant_array(source(m, 1)) for m in members]
     joined = b.constant(np.concatenate([w for w in weights if w is not None], axis=1), name=_name(members, 1))
     bias = None
     if first.inputs[3] is not None:

@@ -47,6 +47,15 @@ def test_batch_norm_vanishes_in_a_matrix_product():
     assert preserved(b, batch_norm.run, x=normal(4, 3)) == {"GEMM": 1}
 
 
+def test_batch_norm_vanishes_in_a_product_with_transposed_weights():
+    """Linear layers keep their weights as [outputs, inputs]."""
+    b = GraphBuilder()
+    x = b.input("x", F32, (4, 3))
+    weights = b.swap(b.constant(normal(2000, 3)))  # so many that the transposed ones are no constant at once
+    b.output("y", normalised(b, b.matmul(x, weights)))
+    assert preserved(b, batch_norm.run, x=normal(4, 3)) == {"GEMM": 1}
+
+
 def test_batch_norm_stays_where_the_product_has_other_readers():
     """They want the product itself."""
     b = GraphBuilder()

@@ -8,7 +8,7 @@ import numpy as np
 
 from dla.compiler.graph import Node, Value
 from dla.compiler.operators import VIEWS
-from dla.isa.dtypes import DType
+from dla.isa.dtypes import Array, DType
 
 DEPTH = 8
 """Nodes on a path through one formula, at most."""
@@ -26,6 +26,15 @@ def source(node: Node, index: int = 0) -> Value:
     return value
 
 
+def constant_array(value: Value) -> Array | None:
+    """The values of a constant, or of a transposed constant; None for anything else."""
+    node = value.made_by("TRANSPOSE")
+    if node is None:
+        return value.constant
+    given = source(node).constant
+    return None if given is None else given.transpose(node.attributes["perm"])
+
+
 def number(value: Value | None) -> float | None:
     """The one number that every element of `value` is, if that is known."""
     while value is not None and value.producer is not None and value.producer.op in VIEWS:
@@ -40,12 +49,6 @@ def number(value: Value | None) -> float | None:
         return None
     flat = array.reshape(-1)
     return float(flat[0]) if array.size == 1 or bool(np.all(flat == flat[0])) else None
-
-
-def is_number(value: Value | None, wanted: float) -> bool:
-    """Whether every element of `value` is `wanted`, within the precision of its type."""
-    found = number(value)
-    return found is not None and value is not None and close(found, wanted, value.dtype)
 
 
 def close(found: float, wanted: float, dtype: DType) -> bool:
