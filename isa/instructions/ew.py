@@ -50,7 +50,8 @@ FUNCTIONS: dict[str, Any] = {
 def semantics(out: Out, a: Array, b: Array, *, sub: str) -> Array:
     """`sub` of a and b, both broadcast to out's shape, in the accumulator type."""
     with np.errstate(all="ignore"):
-        return np.asarray(np.broadcast_to(FUNCTIONS[sub](a, b), out.shape))
+        # Broadcast first: where there is no element, nothing is divided by zero.
+        return np.asarray(np.broadcast_to(FUNCTIONS[sub](*np.broadcast_arrays(a, b)), out.shape))
 
 
 def _types_fit(site: Site) -> bool:

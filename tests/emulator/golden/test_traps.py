@@ -108,6 +108,13 @@ def test_address_inside_its_tensor_is_fine(run: Run, x: int) -> None:
     assert run(f".program t\n{SLICE}\n", {"x": np.array(x, I64)})["y"] == 1
 
 
+@pytest.mark.parametrize("sub", ["div", "mod"])
+def test_nothing_divided_by_zero_is_fine(run: Run, sub: str) -> None:
+    """Where there is no element, as in the GPU's machine: the divisor is broadcast to none."""
+    text = f".input a : i64[n <= 4]\n.input b : i64[1]\n.output y : i64[n]\nmain:\nEW.{sub} y, a, b\nHALT"
+    assert run(f".program t\n{text}\n", {"a": np.zeros(0, I64), "b": np.zeros(1, I64)})["y"].size == 0
+
+
 def test_static_address_outside_its_segment_traps() -> None:
     """Without the verifier, the golden machine's own check ("bounds") still stops a wild access."""
     y = contiguous(Segment.OUTPUT, DType.F32, (4,))
