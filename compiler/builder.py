@@ -21,7 +21,7 @@ from dla.compiler.checking import check_node
 from dla.compiler.dims import Dim, Symbol
 from dla.compiler.fold import fold_small
 from dla.compiler.graph import Body, Graph, Node, State, TensorType, Value
-from dla.compiler.operators import broadcast, infer
+from dla.compiler.operators import infer
 from dla.isa.dtypes import BY_NUMPY, Array, DType, convert
 from dla.isa.errors import ModelError
 
@@ -366,12 +366,6 @@ class GraphBuilder:
         if name in where:
             raise ModelError(f"two inputs, states or outputs are named {name!r}")
         where[name] = value
-
-
-def broadcast_values(b: GraphBuilder, *values: Value) -> list[Value]:
-    """The values, expanded to the shape that they broadcast to."""
-    shape = broadcast([v.dims for v in values])
-    return [b.expand(v, shape) for v in values]
 
 
 def _axis(axis: int, rank: int) -> int:

@@ -14,6 +14,7 @@ from typing import Any
 from dla.compiler import dims
 from dla.compiler.dims import Dim
 from dla.compiler.graph import Body, Node, TensorType
+from dla.compiler.shapes import broadcast, shape_text
 from dla.isa import windows
 from dla.isa.dtypes import DType
 from dla.isa.errors import ModelError
@@ -82,25 +83,6 @@ def infer(
     if row is not None:
         request = Request(op, sub, inputs, row.with_defaults({}) | dict(attributes), dtype)
     return _RULES[op](request)
-
-
-def broadcast(shapes: Sequence[Sequence[Dim]], what: str = "operands") -> tuple[Dim, ...]:
-    """NumPy's broadcast of `shapes`. Raises ModelError."""
-    rank = max(map(len, shapes), default=0)
-    result: list[Dim] = []
-    for axis in range(-rank, 0):
-        sizes = [s[axis] for s in shapes if len(s) >= -axis]
-        wide = [d for d in dict.fromkeys(sizes) if d != 1]
-        if len(wide) > 1:
-            shown = " and ".join(shape_text(s) for s in shapes)
-            raise ModelError(f"{what} of shapes {shown} do not broadcast to each other")
-        result.append(wide[0] if wide else 1)
-    return tuple(result)
-
-
-def shape_text(shape: Sequence[Dim]) -> str:
-    """`[batch, 3]`."""
-    return "[" + ", ".join(map(str, shape)) + "]"
 
 
 def window_output(attributes: Mapping[str, Any], sizes: Sequence[Dim], kernel: Sequence[int] | None) -> tuple[int, ...]:

@@ -19,7 +19,7 @@ from dla.compiler.builder import GraphBuilder, Values
 from dla.compiler.dims import Dim
 from dla.compiler.evaluate import node_results
 from dla.compiler.graph import Graph, Value
-from dla.compiler.operators import broadcast
+from dla.compiler.shapes import broadcast
 from dla.isa.dtypes import Array, DType
 from dla.isa.errors import ModelError, Trap
 

@@ -12,6 +12,7 @@ from dla.compiler.dims import Dim
 from dla.compiler.graph import Graph, Node, TensorType, Value
 from dla.compiler.lower.storage import Storage, View, whole
 from dla.compiler.operators import VIEWS
+from dla.compiler.shapes import inverse
 from dla.isa.descriptor import Segment
 
 NewStorage = Callable[[Segment, TensorType, str], Storage]
@@ -145,5 +146,4 @@ def _undone(node: Node, place: View) -> View | None:
     if node.op == "RESHAPE":
         (value,) = node.present
         return place.reshape(value.dims)
-    perm = node.attributes["perm"]
-    return place.transpose([perm.index(k) for k in range(len(perm))])
+    return place.transpose(inverse(node.attributes["perm"]))

@@ -13,6 +13,7 @@ from itertools import pairwise
 
 from dla.compiler import dims
 from dla.compiler.dims import Dim
+from dla.compiler.shapes import runs
 from dla.isa.descriptor import Segment
 from dla.isa.dtypes import Array, DType
 
@@ -97,18 +98,16 @@ class View:
         new = [d for d in shape if d != 1]
         if 0 in self.dims or 0 in shape:
             return View(self.storage, tuple(shape), strides_of(shape), self.offset)
+        matching = runs([d for d, _ in old], new)
+        if matching is None:
+            return None
         found: list[int] = []
-        while old or new:
-            run = _run(old, new)
-            if run is None:
-                return None
-            taken, made = run
-            step = _merged(old[:taken])
-            split = None if step is None else _split(new[:made], step)
+        for taken, made in matching:
+            step = _merged([old[k] for k in taken])
+            split = None if step is None else _split([new[k] for k in made], step)
             if split is None:
                 return None
             found += split
-            old, new = old[taken:], new[made:]
         rest = iter(found)
         strides = tuple(0 if d == 1 else next(rest) for d in shape)
         return View(self.storage, tuple(shape), strides, self.offset)
@@ -127,26 +126,6 @@ def strides_of(shape: Sequence[Dim]) -> tuple[int, ...]:
         strides.append(0 if dim == 1 else step)
         step *= max(1, dims.bound(dim))
     return tuple(reversed(strides))
-
-
-def _run(old: Sequence[tuple[Dim, int]], new: Sequence[Dim]) -> tuple[int, int] | None:
-    """How many of the first old and new axes have the same product."""
-    if not old or not new:
-        return None
-    taken, made = 1, 1
-    have, want = old[0][0], new[0]
-    while have != want:
-        if dims.bound(have) < dims.bound(want) or (dims.divide(want, have) is not None):
-            if taken == len(old):
-                return None
-            have = have * old[taken][0]
-            taken += 1
-        else:
-            if made == len(new):
-                return None
-            want = want * new[made]
-            made += 1
-    return taken, made
 
 
 def _merged(axes: Sequence[tuple[Dim, int]]) -> int | None:

@@ -10,11 +10,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from dla.compiler import dims
 from dla.compiler.builder import GraphBuilder
-from dla.compiler.dims import Dim
 from dla.compiler.graph import Graph, Node, Value
 from dla.compiler.passes.rewrite import Replacement, rewrite
+from dla.compiler.shapes import inverse, runs
 
 Perm = tuple[int, ...]
 
@@ -37,10 +36,6 @@ def _source(value: Value) -> Value:
     return source
 
 
-def _inverse(perm: Perm) -> Perm:
-    return tuple(perm.index(k) for k in range(len(perm)))
-
-
 def _again(node: Node, b: GraphBuilder, inputs: Sequence[Value | None], **changed: object) -> Value:
     """The first output of `node` made anew from other inputs."""
     attributes = {**node.attributes, **changed}
@@ -61,7 +56,7 @@ def pointwise(node: Node, b: GraphBuilder) -> Replacement:
     perm = next((p for p in map(_perm_of, node.inputs) if p is not None), None)
     if perm is None or len(perm) != node.output.rank:
         return None
-    back = _inverse(perm)
+    back = inverse(perm)
     inputs: list[Value | None] = []
     for value in node.inputs:
         turned = None if value is None else _turned(b, value, perm, back)
@@ -107,7 +102,7 @@ def pad(node: Node, b: GraphBuilder) -> Replacement:
     perm = _perm_of(x)
     if perm is None:
         return None
-    back, rest = _inverse(perm), slice(len(perm), None)
+    back, rest = inverse(perm), slice(len(perm), None)
     amounts = {
         name: (*(node.attributes[name][k] for k in back), *node.attributes[name][rest]) for name in ("low", "high")
     }
@@ -120,7 +115,7 @@ def cut(node: Node, b: GraphBuilder) -> Replacement:
     perm = _perm_of(x)
     if perm is None:
         return None
-    back = _inverse(perm)
+    back = inverse(perm)
     turned = {name: tuple(node.attributes[name][k] for k in back) for name in ("starts", "sizes", "steps")}
     return b.transpose(_again(node, b, [_source(x)], **turned), perm)
 
@@ -143,10 +138,10 @@ def reshape(node: Node, b: GraphBuilder) -> Replacement:
     """Axes that are merged come together first, in the order of the source; the rest of the transpose comes after."""
     (x,) = node.present
     perm = _perm_of(x)
-    runs = None if perm is None else _runs(x.dims, node.output.dims)
-    if perm is None or runs is None:
+    found = None if perm is None else runs(x.dims, node.output.dims)
+    if perm is None or found is None:
         return None
-    order = sorted((min(perm[k] for k in old), [perm[k] for k in old], new) for old, new in runs)
+    order = sorted((min(perm[k] for k in old), [perm[k] for k in old], list(new)) for old, new in found)
     first = tuple(k for _, old, _ in order for k in old)
     # Axes that do not lie side by side have to be moved in any case.
     if first == perm or any(max(old) - min(old) >= len(old) for _, old, _ in order):
@@ -154,37 +149,7 @@ def reshape(node: Node, b: GraphBuilder) -> Replacement:
     places = [k for _, _, new in order for k in new]
     shape = [node.output.dims[k] for k in places]
     merged = b.reshape(b.transpose(_source(x), first), shape)
-    return b.transpose(merged, [places.index(k) for k in range(len(places))])
-
-
-def _runs(old: Sequence[Dim], new: Sequence[Dim]) -> list[tuple[list[int], list[int]]] | None:
-    """Runs of old and new axes with equal products, as lists of axes; None where there are no such runs."""
-    runs: list[tuple[list[int], list[int]]] = []
-    i = j = 0
-    while i < len(old) and j < len(new):
-        taken, made = [i], [j]
-        have, want = old[i], new[j]
-        while have != want:
-            if dims.bound(have) < dims.bound(want):
-                if taken[-1] + 1 == len(old):
-                    return None
-                taken.append(taken[-1] + 1)
-                have = have * old[taken[-1]]
-            else:
-                if made[-1] + 1 == len(new):
-                    return None
-                made.append(made[-1] + 1)
-                want = want * new[made[-1]]
-        runs.append((taken, made))
-        i, j = taken[-1] + 1, made[-1] + 1
-    if not runs:
-        return None
-    if any(d != 1 for d in old[i:]) or any(d != 1 for d in new[j:]):
-        return None
-    if i < len(old):  # axes of size 1 at the end
-        return None
-    runs[-1][1].extend(range(j, len(new)))
-    return runs
+    return b.transpose(merged, inverse(places))
 
 
 _RULES: dict[str, Callable[[Node, GraphBuilder], Replacement]] = {

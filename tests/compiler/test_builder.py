@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dla.compiler.builder import GraphBuilder, Values, broadcast_values
+from dla.compiler.builder import GraphBuilder, Values
 from dla.compiler.evaluate import evaluate
 from dla.compiler.graph import Value
 from dla.compiler.pipeline import compile_graph
@@ -96,8 +96,6 @@ METHODS: dict[str, tuple[Build, Mean]] = {
              lambda x, y: np.concatenate([-x[..., 2:], x[..., :2]], -1)),
     "recurrent": (lambda b, x, y: b.recurrent(running, [x], [b.fill((3, 4), 0, F32)])[0][0],
                   lambda x, y: x.cumsum(0)),
-    "broadcast_values": (lambda b, x, y: broadcast_values(b, b.part(x, 0, 0, 1), y)[0],
-                         lambda x, y: np.repeat(x[:1], 2, 0)),
 }  # fmt: skip
 
 

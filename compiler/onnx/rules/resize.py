@@ -14,7 +14,7 @@ import numpy as np
 
 from dla.compiler.graph import Value
 from dla.compiler.onnx.context import Context
-from dla.compiler.operators import shape_text
+from dla.compiler.shapes import shape_text
 from dla.isa.dtypes import Array, DType
 from dla.isa.errors import ModelError
 

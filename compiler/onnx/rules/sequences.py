@@ -11,7 +11,7 @@ from dla.compiler.dims import Dim, minimum
 from dla.compiler.graph import Value
 from dla.compiler.onnx.context import Context, Item, materialise
 from dla.compiler.onnx.known import Tensors
-from dla.compiler.operators import shape_text
+from dla.compiler.shapes import shape_text
 from dla.isa.dtypes import DType
 from dla.isa.errors import ModelError
 

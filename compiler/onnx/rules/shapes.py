@@ -10,7 +10,7 @@ from dla.compiler.dims import Dim
 from dla.compiler.graph import Value
 from dla.compiler.onnx.context import Context
 from dla.compiler.onnx.rules.slices import part
-from dla.compiler.operators import broadcast, shape_text
+from dla.compiler.shapes import broadcast, inverse, shape_text
 from dla.isa.descriptor import MAX_RANK
 from dla.isa.dtypes import DType
 from dla.isa.errors import ModelError
@@ -240,17 +240,15 @@ def reverse_sequence(c: Context) -> Value:
     batch, time = int(c.attribute("batch_axis", 1)), int(c.attribute("time_axis", 0))
     batch, time = c.axis(batch, x.rank), c.axis(time, x.rank)
     # [T, B] of where each element comes from, picked from x as [T * B, rest].
-    front = c.b.transpose(x, [time, batch, *(k for k in range(x.rank) if k not in (time, batch))])
+    perm = [time, batch, *(k for k in range(x.rank) if k not in (time, batch))]
+    front = c.b.transpose(x, perm)
     steps, count = front.dims[0], front.dims[1]
     step = c.b.iota([steps, 1], DType.I64)
     lengths = c.b.reshape(c.b.cast(c[1], DType.I64), [1, count])
     source = c.b.select(c.b.ew("lt", step, lengths), c.b.sub(c.b.sub(lengths, 1), step), step)
     at = c.b.add(c.b.mul(source, _number(c, count)), c.b.iota([1, count], DType.I64, axis=1))
     rows = c.b.gather(c.b.reshape(front, [steps * count, *front.dims[2:]]), at)
-    back = [0] * x.rank
-    for k, axis in enumerate([time, batch, *(k for k in range(x.rank) if k not in (time, batch))]):
-        back[axis] = k
-    return c.b.transpose(rows, back)
+    return c.b.transpose(rows, inverse(perm))
 
 
 def _number(c: Context, size: Dim) -> Value:

@@ -14,8 +14,8 @@ import numpy as np
 
 from dla.compiler.dims import Dim
 from dla.compiler.graph import Node, Value
-from dla.compiler.passes.canonicalise.views import merged_axes
 from dla.compiler.passes.match import DEPTH, number, source
+from dla.compiler.shapes import merged_axes
 from dla.isa.dtypes import Array, DType
 
 _LARGEST = 1 << 26

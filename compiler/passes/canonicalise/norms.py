@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from dla.compiler.builder import GraphBuilder
 from dla.compiler.graph import Node, Value
 from dla.compiler.passes.match import commuted, number, source, with_number
+from dla.compiler.shapes import inverse
 
 
 def standardised(node: Node, b: GraphBuilder) -> Value | None:
@@ -26,8 +27,8 @@ def _quotients(node: Node) -> Iterator[tuple[Value, Value]]:
         root = source(node, 1).made_by("ACT", "sqrt")
         if root is not None:
             yield source(node), source(root)
-    for d, inverse in commuted(node.output, "mul"):
-        root = inverse.made_by("ACT", "rsqrt")
+    for d, factor in commuted(node.output, "mul"):
+        root = factor.made_by("ACT", "rsqrt")
         if root is not None:
             yield d, source(root)
 
@@ -82,8 +83,7 @@ def _extended(node: Node, b: GraphBuilder, kind: str, index: int) -> Value | Non
             continue
         given = (*norm.inputs[:index], channels, *norm.inputs[index + 1 :])
         result = b.emit("NORM", given, sub=norm.sub, dtype=node.output.dtype, **norm.attributes)
-        back = sorted(range(len(perm)), key=perm.__getitem__)
-        return b.transpose(result, back)
+        return b.transpose(result, inverse(perm))
     return None
 
 
@@ -95,8 +95,7 @@ def _norm_behind(y: Value, b: GraphBuilder) -> tuple[Node | None, tuple[int, ...
         if node.op == "NORM":
             return node, perm
         if node.op == "TRANSPOSE" and perm == tuple(range(y.rank)):
-            given = node.attributes["perm"]
-            perm = tuple(sorted(range(y.rank), key=given.__getitem__))
+            perm = inverse(node.attributes["perm"])
         elif node.op != "COPY" or not source(node).dtype.is_float:
             return None, perm
         y = source(node)

@@ -13,6 +13,7 @@ from dla.compiler.builder import GraphBuilder
 from dla.compiler.dims import Dim
 from dla.compiler.graph import Node, Value
 from dla.compiler.passes.match import DEPTH, commuted, number, scaled, source
+from dla.compiler.shapes import inverse
 from dla.isa.dtypes import Array
 
 
@@ -158,7 +159,7 @@ def _placed(x: Value, cos: Value, sin: Value, interleaved: bool, b: GraphBuilder
     perm = [*(k for k in range(x.rank - 1) if k != position), position, x.rank - 1]
     tables = (b.transpose(b.reshape(table, shape), perm) for table in (cos, sin))
     result = b.rope(b.transpose(x, perm), *(_rows(t, x.dims[position], b) for t in tables), interleaved=interleaved)
-    return b.transpose(result, sorted(range(x.rank), key=perm.__getitem__))
+    return b.transpose(result, inverse(perm))
 
 
 def _rows(table: Value, rows: Dim, b: GraphBuilder) -> Value:

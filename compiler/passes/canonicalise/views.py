@@ -8,8 +8,8 @@ from dla.compiler import dims
 from dla.compiler.builder import GraphBuilder
 from dla.compiler.dims import Dim
 from dla.compiler.graph import Node, Value
-from dla.compiler.operators import broadcast
 from dla.compiler.passes.match import source
+from dla.compiler.shapes import broadcast, common_split, merged_axes
 from dla.isa.dtypes import DType
 from dla.isa.errors import ModelError
 
@@ -75,52 +75,6 @@ def transposed_expansion(node: Node, b: GraphBuilder) -> Value | None:
     if inner is None or source(inner).rank != node.output.rank:
         return None
     return b.expand(b.transpose(source(inner), node.attributes["perm"]), node.output.dims)
-
-
-def common_split(given: Sequence[Dim], wanted: Sequence[Dim]) -> list[Dim] | None:
-    """The coarsest shape, without axes of size 1, from which both shapes are made by merging neighbours; or None."""
-    left, right = ([d for d in shape if d != 1] for shape in (given, wanted))
-    split: list[Dim] = []
-    while left and right:
-        a, b = left.pop(0), right.pop(0)
-        if a == b:
-            split.append(a)
-        elif (rest := dims.divide(b, a)) is not None:
-            split.append(a)
-            right.insert(0, rest)
-        elif (rest := dims.divide(a, b)) is not None:
-            split.append(b)
-            left.insert(0, rest)
-        else:
-            return None
-    return None if left or right else split
-
-
-def merged_axes(given: Sequence[Dim], merged: Sequence[Dim]) -> list[list[int]] | None:
-    """For each axis of the shape `merged` the axes of `given` that it consists of; None where axes are split.
-
-    Axes of size 1 may belong to any group; they go to the one before.
-    """
-    groups: list[list[int]] = []
-    axis = 0
-    for size in merged:
-        group: list[int] = []
-        total: Dim = 1
-        while total != size and axis < len(given):
-            total = total * given[axis]
-            group.append(axis)
-            axis += 1
-        if total != size:
-            return None
-        groups.append(group)
-    rest = list(range(axis, len(given)))
-    if any(given[k] != 1 for k in rest):
-        return None
-    if rest and not groups:
-        return None
-    for k in rest:
-        groups[-1].append(k)
-    return groups
 
 
 def double_slice(node: Node, b: GraphBuilder) -> Value | None:

@@ -18,6 +18,7 @@ from dla.compiler.graph import Graph, Node, Value
 from dla.compiler.operators import row_of
 from dla.compiler.passes.match import clamped, commuted, source
 from dla.compiler.passes.rewrite import Replacement, rewrite
+from dla.compiler.shapes import inverse
 from dla.isa.activations import ACTIVATIONS
 from dla.isa.table import Role
 
@@ -116,7 +117,7 @@ def transposed_term_or_factor(node: Node, b: GraphBuilder) -> Replacement:
         product = _product_alone(b, source(view), view)
         if product is not None and other.dtype.is_float and node.output.type == x.type:
             perm = view.attributes["perm"]
-            moved = b.transpose(other, [perm.index(axis) for axis in range(len(perm))])
+            moved = b.transpose(other, inverse(perm))
             fused = _joined(b, product, _KINDS[node.sub](x, other), moved)
             if fused is not None:
                 return b.transpose(fused, perm)

@@ -10,7 +10,7 @@ from canonical import BATCH, SEQ, canonical_graph
 
 from dla.compiler.builder import GraphBuilder
 from dla.compiler.graph import Value
-from dla.compiler.operators import broadcast
+from dla.compiler.shapes import broadcast
 from dla.isa.dtypes import DType
 from dla.isa.errors import ModelError
 
