@@ -137,7 +137,10 @@ class Context:
 
     def attribute(self, name: str, default: Any = None) -> Any:
         """An attribute: number, list, str or array; or `default`."""
-        return self.attributes.get(name, default)
+        found = self.attributes.get(name, default)
+        if default is not None and isinstance(found, int | float) != isinstance(default, int | float):
+            raise ModelError(f"attribute '{name}' is not {'a' if isinstance(default, int | float) else 'no'} number")
+        return found
 
     def required(self, name: str) -> Any:
         """An attribute that must be there."""

@@ -19,7 +19,7 @@ def domain_of(name: str) -> str:
 def schema_of(node: onnx.NodeProto, version: int) -> Any:
     """ONNX's definition of a node's operator in operator set `version`; None for operators of others."""
     try:
-        return onnx.defs.get_schema(node.op_type, version, domain_of(node.domain))
+        return onnx.defs.get_schema(node.op_type, min(max(version, 1), 2**31 - 1), domain_of(node.domain))
     except onnx.defs.SchemaError:
         return None
 
@@ -27,9 +27,11 @@ def schema_of(node: onnx.NodeProto, version: int) -> Any:
 def check_node(node: onnx.NodeProto, version: int) -> None:
     """Raise ModelError if a node has not the inputs, outputs or attributes that its operator has.
 
-    Rules may then take attributes to be of their type. What ONNX does not define is not checked.
+    Rules may then take attributes to be of their type, also operators and attributes that came in after `version`.
+    What ONNX does not define is not checked.
     """
-    schema = schema_of(node, version)
+    newest = schema_of(node, onnx.defs.onnx_opset_version())
+    schema = schema_of(node, version) or newest
     if schema is None or schema.deprecated:
         return
     for what, count, least, most in (
@@ -40,9 +42,10 @@ def check_node(node: onnx.NodeProto, version: int) -> None:
             wanted = str(least) if least == most else f"{least} to {most}"
             raise ModelError(f"it has {count} {what} instead of {wanted}")
     given = {a.name: a for a in node.attribute}
-    for name, attribute in schema.attributes.items():
+    later = {} if newest is None else newest.attributes
+    for name, attribute in {**later, **schema.attributes}.items():
         if name not in given:
-            if attribute.required:
+            if attribute.required and name in schema.attributes:
                 raise ModelError(f"attribute '{name}' is missing")
         elif given[name].type != attribute.type.value:
             raise ModelError(f"attribute '{name}' is not {attribute.type.name.lower()}")

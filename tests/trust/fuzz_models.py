@@ -45,7 +45,8 @@ _FLOATS = (0.0, -1.0, 1e-45, 1e38, -1e38, float("inf"), float("nan"))
 _SIZES = (0, 1, 2, 3, 5, 17, 1000, 2**20, 2**31, 2**40, 2**62, -1)
 _STRINGS = (b"", b"nearest", b"linear", b"sum", b"SAME_UPPER", b"VALID", b"ij,jk->ik", b"...", b"\xff\x00", b"x" * 3000)
 _TYPES = (*range(24), 99)
-_OPERATORS = (*sorted(op for op in RULES if "::" not in op), "Shape", "Size", "Nonsense")
+_OPERATORS = [("", op) for op in (*sorted(op for op in RULES if "::" not in op), "Shape", "Size", "Nonsense")]
+_FOREIGN = [tuple(op.split("::")) for op in sorted(RULES) if "::" in op]
 F32 = TensorProto.FLOAT
 
 
@@ -227,7 +228,8 @@ def _change_tensor(tensor: TensorProto, rng: random.Random) -> None:
 
 def _operator(model: onnx.ModelProto, rng: random.Random) -> None:
     """Another operator."""
-    _node(model, rng).op_type = rng.choice(_OPERATORS)
+    node = _node(model, rng)
+    node.domain, node.op_type = rng.choice(_OPERATORS) if rng.random() < 0.8 else rng.choice(_FOREIGN)
 
 
 def _nodes(model: onnx.ModelProto, rng: random.Random) -> None:
@@ -245,7 +247,7 @@ def _nodes(model: onnx.ModelProto, rng: random.Random) -> None:
         nodes.extend(moved)
     else:
         given = [rng.choice(_names(model)) for _ in range(rng.randint(1, 3))]
-        nodes.add().CopyFrom(helper.make_node(rng.choice(_OPERATORS), given, ["extra"]))
+        nodes.add().CopyFrom(helper.make_node(rng.choice(_OPERATORS)[1], given, ["extra"]))
         model.graph.output.append(helper.make_tensor_value_info("extra", F32, None))
 
 

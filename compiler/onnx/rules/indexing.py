@@ -31,7 +31,8 @@ def gather(c: Context) -> Value:
 def extract(c: Context) -> Value:
     """Elements of the last axis at indices of any shape, counted as one row."""
     x, indices = c[0], c[1]
-    found = c.b.gather(x, from_start(c, c.b.reshape(indices, [dims.product(indices.dims)]), x.dims[-1]), x.rank - 1)
+    axis = c.axis(-1, x.rank)
+    found = c.b.gather(x, from_start(c, c.b.reshape(indices, [dims.product(indices.dims)]), x.dims[axis]), axis)
     return found if x.rank > 1 else c.b.reshape(found, [1, *found.dims])
 
 
