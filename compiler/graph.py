@@ -143,7 +143,7 @@ class Graph:
 
     def is_result(self, value: Value) -> bool:
         """Whether `value` itself is an output or the new value of a state."""
-        return any(value is r for r in self.results)
+        return value in self.outputs.values() or value in [s.after for s in self.states.values()]
 
     def only_user(self, value: Value) -> Node | None:
         """The node that alone reads `value`, once; None if there are more, or it is a result."""
@@ -159,10 +159,11 @@ class Graph:
             user.inputs = tuple(new if v is old else v for v in user.inputs)
             new.users.append(user)
         old.users = []
-        self.outputs = {name: new if v is old else v for name, v in self.outputs.items()}
-        for state in self.states.values():
-            if state.after is old:
-                state.after = new
+        if self.is_result(old):
+            self.outputs = {name: new if v is old else v for name, v in self.outputs.items()}
+            for state in self.states.values():
+                if state.after is old:
+                    state.after = new
 
     def set_input(self, node: Node, index: int, value: Value | None) -> None:
         """Change one input of `node`."""

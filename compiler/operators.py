@@ -13,7 +13,7 @@ from typing import Any
 
 from dla.compiler import dims
 from dla.compiler.dims import Dim
-from dla.compiler.graph import Body, Node, TensorType
+from dla.compiler.graph import Body, Node, TensorType, Value
 from dla.compiler.shapes import broadcast, shape_text
 from dla.isa import windows
 from dla.isa.dtypes import DType
@@ -58,6 +58,13 @@ class Request:
     def of(self, shape: Sequence[Dim], dtype: DType | None = None) -> tuple[TensorType]:
         """A given shape."""
         return (TensorType(self.dtype or dtype or self.first.dtype, tuple(shape)),)
+
+
+def root(value: Value) -> Value:
+    """The value of which `value` is a view (perhaps itself)."""
+    while value.producer is not None and value.producer.op in VIEWS:
+        (value,) = value.producer.present
+    return value
 
 
 def row_of(op: str) -> Row | None:

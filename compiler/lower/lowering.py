@@ -21,7 +21,7 @@ from dla.compiler.lower.recurrent import filled_starts, recurrent
 from dla.compiler.lower.registers import Registers
 from dla.compiler.lower.sharing import in_the_way
 from dla.compiler.lower.storage import Storage, View, whole
-from dla.compiler.operators import GRAPH_ONLY, VIEWS, row_of
+from dla.compiler.operators import GRAPH_ONLY, VIEWS, root, row_of
 from dla.isa import descriptor as isa
 from dla.isa.descriptor import Segment
 from dla.isa.errors import ModelError
@@ -39,7 +39,7 @@ def lower(graph: Graph) -> Lowered:
 
 
 class Lowering:
-    """The state of lowering one graph. Rules for composites (`lower.rules`) use `view`, `fresh`, `emit` and `loop`."""
+    """The state of lowering one graph. Composites and repacking have their own modules, and use its public methods."""
 
     def __init__(self, graph: Graph) -> None:
         self.graph = graph
@@ -69,7 +69,7 @@ class Lowering:
         held = self._held | {name: view.storage for name, view in self._targets.outputs.items()}
         return Lowered(self.drafts, self.registers, self._storages, held)
 
-    # -- for rules
+    # -- for composites
 
     def view(self, value: Value) -> View:
         """Where `value` lies."""
@@ -125,7 +125,7 @@ class Lowering:
         self._views[id(value)] = view if target is None else target
 
     def is_needed(self, value: Value) -> bool:
-        """Whether anything reads `value`."""
+        """Whether anything reads `value`, or it is a result."""
         return bool(value.users) or self.graph.is_result(value)
 
     def body(self, graph: Graph, inputs: Sequence[View], targets: Mapping[int, View]) -> None:
@@ -241,7 +241,7 @@ class Lowering:
         outputs = dict(zip((o.name for o in row.operands if o.role is Role.OUT), node.outputs, strict=False))
         for position, (name, value) in enumerate(outputs.items()):
             optional = next(o for o in row.operands if o.name == name).optional
-            if optional and not value.users and not self.graph.is_result(value):
+            if optional and not self.is_needed(value):
                 views[name] = None
                 continue
             place = self._targets.views.get(id(value))
@@ -274,13 +274,13 @@ class Lowering:
         """Whether `value` has scratch memory of its own that is not read after the node being lowered."""
         if value.constant is not None:
             return False
-        view, root = self.view(value), _root(value)
-        alone = view.storage.segment is Segment.SCRATCH and view.storage.owner == id(root)
+        view = self.view(value)
+        alone = view.storage.segment is Segment.SCRATCH and view.storage.owner == id(root(value))
         return alone and view.is_whole and self.last_use(value)
 
     def last_use(self, value: Value) -> bool:
         """Whether nobody reads `value` or a view of it after the node being lowered."""
-        return self._last[id(_root(value))] <= self._node
+        return self._last[id(root(value))] <= self._node
 
     def _emit_scalar(self, instruction: Instruction) -> None:
         self.drafts.append(Draft(instruction.row, instruction.sub, (), dict(instruction.attributes), self.label))
@@ -312,23 +312,16 @@ def flattened(views: Mapping[str, View | None]) -> dict[str, View | None] | None
     return flat
 
 
-def _root(value: Value) -> Value:
-    """The value of which `value` is a view (perhaps itself)."""
-    while value.producer is not None and value.producer.op in VIEWS:
-        (value,) = value.producer.present
-    return value
-
-
 def _last_uses(graph: Graph) -> dict[int, int]:
     """For each value that is no view, by id, the position of the last node that reads it or a view of it."""
     last: dict[int, int] = {}
     for position, node in enumerate(graph.nodes):
         for value in node.outputs:
-            last.setdefault(id(_root(value)), position)
+            last.setdefault(id(root(value)), position)
         for value in node.present:
-            last[id(_root(value))] = position
+            last[id(root(value))] = position
     for value in graph.results:
-        last[id(_root(value))] = _NEVER
+        last[id(root(value))] = _NEVER
     return last
 
 

@@ -16,7 +16,7 @@ from dla.compiler import dims
 from dla.compiler.dims import Dim, Expr, Symbol
 from dla.compiler.graph import Body, Graph, Node, TensorType, Value
 from dla.compiler.lower.storage import View
-from dla.compiler.operators import VIEWS, row_of
+from dla.compiler.operators import VIEWS, root, row_of
 from dla.isa.instructions import BY_MNEMONIC
 from dla.isa.table import Alias
 
@@ -141,8 +141,8 @@ def _targets(body: Body, writes: Sequence[_Write]) -> dict[int, View]:
 
 def _may_overwrite(body: Body, node: Node, value: Value, state: Value) -> bool:
     """Whether `node` may write `value` over `state`: nothing reads that later, and `node` only element by element."""
-    read = [n for n in body.graph.nodes if n.op not in VIEWS and any(_root(v) is state for v in n.present)]
-    if any(_root(v) is state for v in body.graph.outputs.values()):
+    read = [n for n in body.graph.nodes if n.op not in VIEWS and any(root(v) is state for v in n.present)]
+    if any(root(v) is state for v in body.graph.outputs.values()):
         return False
     if not read:
         return True
@@ -150,23 +150,17 @@ def _may_overwrite(body: Body, node: Node, value: Value, state: Value) -> bool:
     if last > body.graph.nodes.index(node):
         return False
     row = row_of(node.op)
-    direct = all(v is state for v in node.present if _root(v) is state)
+    direct = all(v is state for v in node.present if root(v) is state)
     same = value.type == state.type and row is not None and row.alias is Alias.SAME
     return node not in read or (direct and same)
-
-
-def _root(value: Value) -> Value:
-    while value.producer is not None and value.producer.op in VIEWS:
-        (value,) = value.producer.present
-    return value
 
 
 def _finish_step(lowering: Lowering, writes: Sequence[_Write]) -> None:
     """Copy what no node wrote to its place. Old states that only change places are saved first."""
     moved = []
     for write in writes:
-        source, root = lowering.view(write.value), _root(write.value)
-        if source != write.place and any(root is other.over for other in writes):
+        source, base = lowering.view(write.value), root(write.value)
+        if source != write.place and any(base is other.over for other in writes):
             saved = lowering.fresh(write.value)
             lowering.copy(saved, source)
             source = saved

@@ -15,14 +15,14 @@ def run(graph: Graph) -> Graph:
     """`graph` without nodes that compute constants."""
     graph.sweep()
     for node in graph.nodes:
-        if all(v.constant is not None for v in node.present) and not _stays(graph, node):
+        if all(v.constant is not None for v in node.present) and not _stays(node):
             fold(node)
     graph.nodes = [n for n in graph.nodes if n.output.constant is None]
     graph.sweep()
     return graph
 
 
-def _stays(graph: Graph, node: Node) -> bool:
+def _stays(node: Node) -> bool:
     """Whether `node` is a view that costs nothing where it is read."""
     if node.op not in VIEWS:
         return node.op in ("FILL", "IOTA")

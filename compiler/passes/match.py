@@ -6,8 +6,9 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 
+from dla.compiler.builder import GraphBuilder
 from dla.compiler.graph import Node, Value
-from dla.compiler.operators import VIEWS
+from dla.compiler.operators import VIEWS, root
 from dla.isa.dtypes import Array, DType
 
 DEPTH = 8
@@ -37,10 +38,9 @@ def constant_array(value: Value) -> Array | None:
 
 def number(value: Value | None) -> float | None:
     """The one number that every element of `value` is, if that is known."""
-    while value is not None and value.producer is not None and value.producer.op in VIEWS:
-        value = value.producer.inputs[0]
     if value is None:
         return None
+    value = root(value)
     filled = value.made_by("FILL")
     if filled is not None and isinstance(filled.attributes["value"], int | float):
         return float(filled.attributes["value"])
@@ -49,6 +49,22 @@ def number(value: Value | None) -> float | None:
         return None
     flat = array.reshape(-1)
     return float(flat[0]) if array.size == 1 or bool(np.all(flat == flat[0])) else None
+
+
+def under_views(value: Value) -> tuple[Value, list[Node]]:
+    """What `value` is a view of, and the views of it, the first one first; `value` itself and none where it is none."""
+    views: list[Node] = []
+    while value.producer is not None and value.producer.op in VIEWS:
+        views.append(value.producer)
+        value = source(value.producer)
+    return value, views[::-1]
+
+
+def seen_again(value: Value, views: Sequence[Node], b: GraphBuilder) -> Value:
+    """The same views of another value, which has the shape of what they were of."""
+    for view in views:
+        value = b.emit(view.op, [value], **view.attributes)
+    return value
 
 
 def close(found: float, wanted: float, dtype: DType) -> bool:

@@ -6,9 +6,8 @@ from dla.compiler import dims
 from dla.compiler.builder import GraphBuilder
 from dla.compiler.dims import Dim
 from dla.compiler.graph import Node, Value
-from dla.compiler.operators import VIEWS
 from dla.compiler.passes.canonicalise.linear import Linear, half_plane, half_planes, two_valued
-from dla.compiler.passes.match import commuted, number, source
+from dla.compiler.passes.match import commuted, number, seen_again, source, under_views
 from dla.isa.dtypes import DType
 
 MASKED = -1e4
@@ -91,22 +90,18 @@ def chosen(node: Node, b: GraphBuilder) -> Value | None:
     A finite number for "hidden" is as good as -infinity where each query sees the key at its own place.
     """
     mask = node.inputs[_MASK]
-    views = []
-    value = mask
-    while value is not None and value.producer is not None and value.producer.op in VIEWS:
-        views.append(value.producer)
-        value = value.producer.inputs[0]
-    select = value.made_by("SELECT") if value is not None else None
-    if select is None or value is None:
+    if mask is None:
+        return None
+    value, views = under_views(mask)
+    select = value.made_by("SELECT")
+    if select is None:
         return None
     choices = (number(source(select, 1)), number(source(select, 2)))
     hidden = next((c for c in choices if c), None)
     if hidden is None or hidden > MASKED or 0.0 not in choices:
         return None
     cond = source(select) if choices[0] == 0.0 else b.act("not", source(select))
-    cond = b.expand(cond, value.dims)
-    for view in reversed(views):
-        cond = b.emit(view.op, [cond], **view.attributes)
+    cond = seen_again(b.expand(cond, value.dims), views, b)
     if hidden != float("-inf") and not _shows_own_key(cond, source(node).dims[2], source(node, 1).dims[2]):
         return None
     return _with_mask(node, cond, b)

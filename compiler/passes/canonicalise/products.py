@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from dla.compiler.builder import GraphBuilder
 from dla.compiler.graph import Node, Value
-from dla.compiler.passes.match import scaled, source
-
-_MOVES = ("RESHAPE", "TRANSPOSE", "EXPAND", "SLICE")
+from dla.compiler.passes.match import scaled, seen_again, source, under_views
 
 
 def scaled_operand(node: Node, b: GraphBuilder) -> Value | None:
@@ -24,19 +22,9 @@ def scaled_operand(node: Node, b: GraphBuilder) -> Value | None:
 
 def _scaled_view(value: Value, b: GraphBuilder) -> tuple[float, Value]:
     """The c and x where `value` is c * x and x is built anew where c was under views."""
-    views = []
-    node = value.producer
-    inner = value
-    while node is not None and node.op in _MOVES:
-        views.append(node)
-        inner = source(node)
-        node = inner.producer
+    inner, views = under_views(value)
     factor, plain = scaled(inner)
-    if factor in (0.0, 1.0):
-        return 1.0, value
-    for view in reversed(views):
-        plain = b.emit(view.op, [plain], **view.attributes)
-    return factor, plain
+    return (1.0, value) if factor in (0.0, 1.0) else (factor, seen_again(plain, views, b))
 
 
 def scaled_product(node: Node, b: GraphBuilder) -> Value | None:
