@@ -52,6 +52,7 @@ conformance: $(VENV)/.dev
 
 bench: $(VENV)/.dev
 	$(BIN)/python benchmarks/run.py --readme
+	$(BIN)/python benchmarks/run.py --networks --readme
 
 $(VENV)/.core: pyproject.toml | $(BIN)/python
 	@echo "installing dla$(if $(EXTRA), with the GPU extra $(EXTRA) (driver $(DRIVER)))"
