@@ -122,10 +122,10 @@ class _Rewriter:
             if found.constant is None:
                 self._cast[key] = self._b.cast(found, dtype)
             else:
-                limits = ml_dtypes.finfo(dtype.numpy)
-                low, high = float(limits.min), float(limits.max)
-                finite = np.isfinite(found.constant)
-                # A mask of -1e9 must stay finite: infinity minus infinity is no number.
-                clipped = np.where(finite, np.clip(found.constant, low, high), found.constant)
-                self._cast[key] = self._b.constant(convert(clipped, dtype), name=found.name)
+                constant, limits = found.constant, ml_dtypes.finfo(dtype.numpy)
+                if float(ml_dtypes.finfo(found.dtype.numpy).max) > float(limits.max):
+                    # A mask of -1e9 must stay finite: infinity minus infinity is no number.
+                    clipped = np.clip(constant, float(limits.min), float(limits.max))
+                    constant = np.where(np.isfinite(constant), clipped, constant)
+                self._cast[key] = self._b.constant(convert(constant, dtype), name=found.name)
         return self._cast[key]

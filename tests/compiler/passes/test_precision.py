@@ -53,8 +53,18 @@ def test_masks_stay_finite():
     assert all(np.isfinite(v.constant.astype(np.float32)).all() for v in graph.constants())
 
 
+def test_constants_of_the_other_half_are_converted():
+    """What is f16 fits bf16, whose limits are no f16; an infinite mask stays so."""
+    b = GraphBuilder()
+    given = np.array([[-np.inf, np.finfo(np.float16).max]], np.float16)
+    b.output("y", b.matmul(b.input("x", DType.F16, (2, 1)), b.constant(given)))
+    (found,) = [v for v in precision.run(b.graph, DType.BF16).constants() if v.dtype is DType.BF16]
+    np.testing.assert_array_equal(found.constant.astype(np.float32), [[-np.inf, 65536]])
+
+
 def test_loops_over_time_keep_their_types():
     """What a loop holds stays in the types that its step was made for."""
+
     def network():
         b = GraphBuilder()
         x, w = b.input("x", F32, (3, 2, 4)), b.input("w", F32, (4, 4))
