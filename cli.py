@@ -33,10 +33,12 @@ from dla.console import (
     write_result,
 )
 from dla.isa.errors import InputError
+from dla.isa.names import shown
 from dla.options import ModelOptions, explain_option, input_options, model_options
 
 if TYPE_CHECKING:
     from dla.isa.program import Program
+    from dla.models import Request
 
 EPILOG = """\b
 A first session, in a clone of the repository:
@@ -212,6 +214,7 @@ def compile_(
 
     target = output or f"{Path(path).stem}.dlab"
     request = requested(path, model)
+    _refuse_to_overwrite(request, target, external)
     passes = report_compile.Passes(texts=explain is not None)
     try:
         with waiting(f"compiling {path}") as tell:
@@ -229,6 +232,18 @@ def compile_(
     show(*report_compile.compiled_parts(compiled, summary, names), on_stderr=target == "-")
     if target != "-":
         note(f"wrote {target}")
+
+
+def _refuse_to_overwrite(request: Request, target: str, external: str | None) -> None:
+    """Raise InputError where what is written would replace the model, or one file the other."""
+    read = [request.path, *(request.path.parent / name for name in request.model.values.files if name)]
+    written = [] if target == "-" else [Path(target)]
+    written += [] if external is None else [Path(target).parent / Path(external).name]
+    for path in written:
+        if any(path.resolve() == other.resolve() for other in read):
+            raise InputError(f"'{shown(path)}' is a file of the model, and would be replaced", hint="write elsewhere")
+    if len({path.resolve() for path in written}) != len(written):
+        raise InputError(f"'{shown(target)}' cannot hold both the program and its weights")
 
 
 # -- machines

@@ -83,7 +83,7 @@ def _imported(
     declared = signature.inputs(loaded.proto.graph)
     _check_sizes(declared, bounds, fixed)
     arrays = {name: np.asarray(value) for name, value in values.items()}
-    _check_values(declared, arrays)
+    _check_values(declared, arrays, fixed)
     progress("importing")
     options = Options(bounds, fixed, arrays, substitute)
     return import_model(loaded.proto, loaded.initialisers(), options, loaded.array)
@@ -106,7 +106,7 @@ def _check_sizes(
         raise InputError(f"dim '{shown(name)}' has a bound and is fixed", hint="give one of the two")
 
 
-def _check_values(inputs: Sequence[signature.Declared], values: Mapping[str, Array]) -> None:
+def _check_values(inputs: Sequence[signature.Declared], values: Mapping[str, Array], fixed: Mapping[str, int]) -> None:
     """Raise InputError unless every value is given to an input, and has its type and shape."""
     from onnx.helper import tensor_dtype_to_np_dtype
 
@@ -120,7 +120,8 @@ def _check_values(inputs: Sequence[signature.Declared], values: Mapping[str, Arr
             raise InputError(f"input '{shown(name)}' must be {dtype}, not {array.dtype}")
         if shape is None:
             continue
-        fits = [isinstance(d, signature.Symbol) or d == n for d, n in zip(shape, array.shape, strict=False)]
+        sizes = [fixed.get(d.text, fixed.get(d.name, d)) if isinstance(d, signature.Symbol) else d for d in shape]
+        fits = [isinstance(d, signature.Symbol) or d == n for d, n in zip(sizes, array.shape, strict=False)]
         if len(shape) != array.ndim or not all(fits):
-            wanted = ", ".join(map(str, shape))
+            wanted = ", ".join(map(str, sizes))
             raise InputError(f"input '{shown(name)}' must have shape [{shown(wanted)}], not {list(array.shape)}")

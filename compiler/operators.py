@@ -244,6 +244,10 @@ def _concat(request: Request) -> tuple[TensorType, ...]:
     total: Dim = 0
     for t in given:
         total = total + t.dims[axis]
+    largest = max((t.dims[axis] for t in given), key=dims.bound)
+    if dims.bound(largest) > dims.bound(total):  # n and 2 - n, say, where n may be 4
+        raise ModelError(f"CONCAT of {', '.join(map(str, given))}: {largest} may be larger than the whole, {total}",
+                         hint="lower the bounds of dims: --bound NAME=SIZE")  # fmt: skip
     return request.of((*given[0].dims[:axis], total, *given[0].dims[axis + 1 :]))
 
 

@@ -70,6 +70,25 @@ def test_weights_may_stand_beside_the_program() -> None:
     assert dla("run", "m.dlab", "-i", "x.npy").exit_code == 0
 
 
+@pytest.mark.parametrize(
+    ("output", "external"), [("model.onnx", "w.safetensors"), ("m.dlab", "model.onnx"), ("m.dlab", "m.dlab")]
+)
+def test_no_file_is_written_over_the_model_or_the_program(output: str, external: str) -> None:
+    """Weights cannot stand in the program's own file, and neither of them in the model's."""
+    before = Path("model.onnx").read_bytes()
+    result = dla("compile", "model.onnx", *BOUND, "-o", output, "--external", external)
+    assert result.exit_code == 2
+    assert Path("model.onnx").read_bytes() == before
+    assert files() == {"model.onnx", "x.npy"}
+
+
+def test_values_have_the_sizes_that_are_fixed() -> None:
+    """--fix batch=5 and a value of 6 rows contradict each other."""
+    result = dla("compile", "model.onnx", "--fix", "batch=5", "--value", "x:0=x.npy")
+    assert result.exit_code == 2
+    assert "must have shape [5, 3], not [6, 3]" in result.stderr
+
+
 def test_stdout_takes_the_bytecode_and_stderr_the_summary() -> None:
     """`dla compile model.onnx -o - | dla inspect -`."""
     result = dla("compile", "model.onnx", *BOUND, "-o", "-")
