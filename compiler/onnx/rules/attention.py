@@ -11,6 +11,7 @@ from dla.compiler.builder import GraphBuilder
 from dla.compiler.dims import Dim
 from dla.compiler.graph import Value
 from dla.compiler.onnx.context import Context
+from dla.compiler.onnx.sizes import fixed_dim
 from dla.isa.dtypes import DType
 from dla.isa.errors import ModelError
 
@@ -67,7 +68,7 @@ def attention(c: Context) -> Any:
         past = c[4].dims[2]
         k, v = b.concat([c[4], k], 2), b.concat([c[5], v], 2)
     sight, mask = _visible(c, q, k, past)
-    scale = float(c.attribute("scale", 0.0)) or 1 / math.sqrt(_constant(q.dims[3]) or 1)
+    scale = float(c.attribute("scale", 0.0)) or 1 / math.sqrt(fixed_dim(q, 3) or 1)
     softcap = float(c.attribute("softcap", 0.0))
     options: dict[str, Any] = {"scale": scale} | ({"softcap": softcap} if softcap > 0 else {})
     if sight.right == 0:
@@ -81,7 +82,7 @@ def attention(c: Context) -> Any:
 
 def split_heads(b: GraphBuilder, x: Value, heads: int) -> Value:
     """[B, S, H * D] as [B, H, S, D]."""
-    width = _constant(x.dims[2])
+    width = fixed_dim(x, 2)
     if heads < 1 or width % heads:
         raise ModelError(f"{width} columns do not fall into {heads} heads")
     return b.transpose(b.reshape(x, (*x.dims[:2], heads, width // heads)), (0, 2, 1, 3))
@@ -91,12 +92,6 @@ def merge_heads(b: GraphBuilder, x: Value) -> Value:
     """[B, H, S, D] as [B, S, H * D]."""
     n, heads, s, depth = x.dims
     return b.reshape(b.transpose(x, (0, 2, 1, 3)), (n, s, heads * depth))
-
-
-def _constant(size: Dim) -> int:
-    if not isinstance(size, int):
-        raise ModelError(f"heads of symbolic size {size}", hint="fix this dim: --fix NAME=SIZE")
-    return size
 
 
 def _visible(c: Context, q: Value, k: Value, past: Dim) -> tuple[_Sight, Value | None]:
@@ -139,7 +134,7 @@ def _scores(c: Context, q: Value, k: Value, mask: Value | None, sight: _Sight, s
     b, mode = c.b, int(c.attribute("qk_matmul_output_mode", 0))
     n, heads, s, depth = q.dims
     kv_heads, keys = k.dims[1], k.dims[2]
-    if not _constant(kv_heads) or _constant(heads) % _constant(kv_heads):
+    if not fixed_dim(k, 1) or fixed_dim(q, 1) % fixed_dim(k, 1):
         raise ModelError(f"{heads} query heads for {kv_heads} key heads")
     grouped = b.reshape(q, (n, kv_heads, heads // kv_heads, s, depth))
     scores = b.matmul(grouped, b.swap(b.unsqueeze(k, 2)), alpha=scale, dtype=DType.F32)
@@ -165,7 +160,7 @@ def rotary_embedding(c: Context) -> Value:
     if flat:
         x = split_heads(b, x, int(c.required("num_heads")))
     cos, sin = _tables(c)
-    rotated = int(c.attribute("rotary_embedding_dim", 0)) or _constant(x.dims[3])
+    rotated = int(c.attribute("rotary_embedding_dim", 0)) or fixed_dim(x, 3)
     for table in (cos, sin):
         if table.rank != 3 or table.dims[-1] * 2 != rotated:
             raise ModelError(f"a table {table.type} for rotating {rotated} columns")

@@ -9,6 +9,7 @@ import numpy as np
 
 from dla.compiler.graph import Value
 from dla.compiler.onnx.context import Context
+from dla.compiler.onnx.sizes import fixed_dim
 from dla.isa.dtypes import Array
 from dla.isa.errors import ModelError
 
@@ -22,7 +23,7 @@ def dft(c: Context) -> Value:
     x = c[0]
     given = c.scalar(2, "axis") if c.has(2) else c.attribute("axis", -2 if c.opset >= 20 else 1)
     axis = c.axis(int(given), x.rank)
-    size = _plain(x, axis)
+    size = fixed_dim(x, axis)
     inverse, onesided = bool(c.attribute("inverse", 0)), bool(c.attribute("onesided", 0))
     usual = 2 * (size - 1) if inverse and onesided else size
     length = int(c.scalar(1, "length")) if c.has(1) else usual
@@ -33,8 +34,8 @@ def stft(c: Context) -> Value:
     """Transforms of overlapping frames of signals [B, L, 1 or 2]: [B, frames, bins, 2]."""
     x, step = c[0], int(c.scalar(1, "frame step"))
     window = c.optional(2)
-    size = _plain(x, 1)
-    length = int(c.scalar(3, "frame length")) if c.has(3) else size if window is None else _plain(window, 0)
+    size = fixed_dim(x, 1)
+    length = int(c.scalar(3, "frame length")) if c.has(3) else size if window is None else fixed_dim(window, 0)
     count = (size - length) // step + 1 if 0 < length <= size and step > 0 else 0
     if count < 1 or (window is not None and window.dims != (length,)):
         raise ModelError(f"frames of {length} elements every {step} of {x.type}")
@@ -49,7 +50,7 @@ def stft(c: Context) -> Value:
 
 def transformed(c: Context, x: Value, axis: int, length: int, *, inverse: bool, onesided: bool) -> Value:
     """The transform of x along `axis`, cut or filled up with zeros to `length`."""
-    size, parts = _plain(x, axis), _plain(x, x.rank - 1)
+    size, parts = fixed_dim(x, axis), fixed_dim(x, x.rank - 1)
     if parts not in (1, 2) or axis == x.rank - 1 or not 1 <= length <= LONGEST or size > LONGEST:
         raise ModelError(f"a transform of length {length} along axis {axis} of {x.type}")
     table = matrix(size, parts, length, inverse=inverse, onesided=onesided)
@@ -91,13 +92,6 @@ def mel_weights(c: Context) -> Value:
     fall = np.where(right > peak, (right - bins) / np.maximum(right - peak, 1), 0.0)
     table = np.where((bins >= left) & (bins <= peak), rise, np.where((bins > peak) & (bins < right), fall, 0.0))
     return c.b.constant(table, c.element_type(c.attribute("output_datatype", 1)))
-
-
-def _plain(x: Value, axis: int) -> int:
-    size = x.dims[axis] if axis < x.rank else None
-    if not isinstance(size, int):
-        raise ModelError(f"axis {axis} of {x.type} must have a known size", hint="fix this dim: --fix NAME=SIZE")
-    return size
 
 
 RULES: dict[str, Callable[[Context], Any]] = {"DFT": dft, "MelWeightMatrix": mel_weights, "STFT": stft}

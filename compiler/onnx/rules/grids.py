@@ -15,7 +15,7 @@ import numpy as np
 from dla.compiler import dims
 from dla.compiler.graph import Value
 from dla.compiler.onnx.context import Context
-from dla.compiler.onnx.rules.indexing import number
+from dla.compiler.onnx.layout import channels_first, channels_last
 from dla.isa.dtypes import DType
 from dla.isa.errors import ModelError
 
@@ -49,21 +49,20 @@ def grid_sample(c: Context) -> Value:
         raise ModelError(f"positions {grid.type} in images {x.type} of known size", hint="fix dims: --fix NAME=SIZE")
     batch, points, total = x.dims[0], dims.product(grid.dims[1:-1]), dims.product(sizes)
     flat = c.b.reshape(c.b.cast(grid, DType.F32), [batch, points, spatial])
-    index = c.b.mul(c.b.iota([batch, 1, 1], DType.I64), number(c, total))
+    index = c.b.mul(c.b.iota([batch, 1, 1], DType.I64), c.b.fill((), total, DType.I64))
     weights: Value | None = None
     for axis, size in enumerate(sizes):
         at = c.b.part(flat, -1, spatial - 1 - axis, 1)
         place, weight = taps(c, how, _pixel(c, how, at, size), size)
         stride = dims.product(sizes[axis + 1 :])
-        index = crossed(c, "add", index, c.b.mul(c.b.cast(place, DType.I64), number(c, stride)))
+        index = crossed(c, "add", index, c.b.mul(c.b.cast(place, DType.I64), c.b.fill((), stride, DType.I64)))
         weights = weight if weights is None or weight is None else crossed(c, "mul", weights, weight)
-    rows = c.b.transpose(x, [0, *range(2, x.rank), 1])
-    picked = c.b.gather(c.b.reshape(rows, [batch * total, x.dims[1]]), index)
+    picked = c.b.gather(c.b.reshape(channels_last(c.b, x), [batch * total, x.dims[1]]), index)
     if weights is not None:
         picked = c.b.mul(picked, c.b.cast(c.b.unsqueeze(weights, -1), x.dtype))
     joined = c.b.reduce("sum", picked, [2]) if len(_TAPS[how.mode]) > 1 else c.b.squeeze(picked, 2)
     shaped = c.b.reshape(joined, [batch, *grid.dims[1:-1], x.dims[1]])
-    return c.b.transpose(shaped, [0, x.rank - 1, *range(1, x.rank - 1)])
+    return channels_first(c.b, shaped)
 
 
 def crossed(c: Context, kind: str, a: Value, b: Value) -> Value:

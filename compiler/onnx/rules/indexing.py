@@ -44,9 +44,7 @@ def from_start(c: Context, indices: Value, size: Dim) -> Value:
         return indices
     if counted_up(indices):
         return indices
-    limit = c.b.constant(size, indices.dtype) if isinstance(size, int) else c.b.fill([1] * indices.rank, size,
-                                                                                  indices.dtype)  # fmt: skip
-    return c.b.ew("max", indices, c.b.ew("mod", indices, limit))
+    return c.b.ew("max", indices, c.b.ew("mod", indices, c.b.fill((), size, indices.dtype)))
 
 
 def counted_up(indices: Value) -> bool:
@@ -111,14 +109,9 @@ def flat_index(c: Context, places: Sequence[Value | None], sizes: Sequence[Dim],
             line = [d if j == k else 1 for j, d in enumerate(shape)]
             term = c.b.iota(line, DType.I64, axis=k, step=stride)
         else:
-            term = place if stride == 1 else c.b.mul(place, number(c, stride))
+            term = place if stride == 1 else c.b.mul(place, c.b.fill((), stride, DType.I64))
         total = term if total is None else c.b.add(total, term)
     return c.b.expand(c.b.constant(0, DType.I64) if total is None else total, shape)
-
-
-def number(c: Context, size: Dim) -> Value:
-    """A size as an i64 tensor that broadcasts to everything of rank 1 and more."""
-    return c.b.constant(size, DType.I64) if isinstance(size, int) else c.b.fill([1], size, DType.I64)
 
 
 def _coordinates(c: Context, indices: Value, sizes: Sequence[Dim]) -> list[Value | None]:
@@ -187,7 +180,7 @@ def tensor_scatter(c: Context) -> Value:
     start = c.b.reshape(c.b.cast(c[2], DType.I64), [update.dims[0], *[1] * (cache.rank - 1)])
     at = c.b.add(start, c.b.iota(line, DType.I64, axis=axis))
     if c.attribute("mode", "linear") == "circular":
-        at = c.b.ew("mod", at, number(c, cache.dims[axis]))
+        at = c.b.ew("mod", at, c.b.fill((), cache.dims[axis], DType.I64))
     return c.b.scatter("set", cache, c.b.expand(at, update.dims), update, axis)
 
 
@@ -196,7 +189,7 @@ def one_hot(c: Context) -> Value:
     indices, depth, values = c[0], c.size(1, "depth"), c[2]
     axis = c.axis(int(c.attribute("axis", -1)), indices.rank + 1)
     at = c.b.cast(indices, DType.I64)
-    at = c.b.select(c.b.ew("lt", at, 0), c.b.add(at, number(c, depth)), at)
+    at = c.b.select(c.b.ew("lt", at, 0), c.b.add(at, c.b.fill((), depth, DType.I64)), at)
     line = [depth if k == axis else 1 for k in range(indices.rank + 1)]
     hit = c.b.ew("eq", c.b.unsqueeze(at, axis), c.b.iota(line, DType.I64, axis=axis))
     off, on = (c.b.reshape(c.b.part(values, 0, k, 1), []) for k in range(2))

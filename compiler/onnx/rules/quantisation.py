@@ -17,7 +17,8 @@ from dla.compiler.graph import Value
 from dla.compiler.onnx.context import Context
 from dla.compiler.onnx.layout import channels_first, channels_last
 from dla.compiler.onnx.rules.linear import integer_product
-from dla.compiler.onnx.rules.windows import convolve, fixed, kernels_fit, window_of
+from dla.compiler.onnx.rules.windows import convolve, kernels_fit, window_of
+from dla.compiler.onnx.sizes import fixed_dim
 from dla.isa.dtypes import DType
 from dla.isa.errors import ModelError
 
@@ -83,8 +84,8 @@ def _spread(c: Context, value: Value, x: Value) -> Value:
         return b.reshape(value, (value.dims[0], *(1,) * (x.rank - 1 - axis)))
     if value.rank != x.rank or value.dims == x.dims:
         return value
-    (blocks,), block = fixed(value.dims[axis : axis + 1]), int(c.attribute("block_size", 0))
-    (size,) = fixed(x.dims[axis : axis + 1])
+    blocks, block = fixed_dim(value, axis), int(c.attribute("block_size", 0))
+    size = fixed_dim(x, axis)
     block = block or -(-size // blocks)
     repeated = b.expand(b.unsqueeze(value, axis + 1), (*value.dims[: axis + 1], block, *value.dims[axis + 1 :]))
     flat = b.reshape(repeated, (*value.dims[:axis], blocks * block, *value.dims[axis + 1 :]))
@@ -168,7 +169,7 @@ def _exact_convolution(c: Context, x: Value, w: Value, x_zero: Value | None, w_z
     if x_zero is not None and x_zero.type.elements != 1:
         raise ModelError(f"a zero point {x_zero.type} of the input: one number is supported")
     last_x, last_w = channels_last(b, _centred(b, x, x_zero)), channels_last(b, _centred(b, w, w_zero))
-    depth, taps = fixed(w.dims[1:2])[0], math.prod(window.kernel)
+    depth, taps = fixed_dim(w, 1), math.prod(window.kernel)
     step = min(depth, _EXACT // (largest * taps))
     if step < 1 or depth > _MOST_PARTS * step:
         raise ModelError(f"kernels of {taps} taps and {depth} channels: too large to be computed exactly")
@@ -184,7 +185,7 @@ def _exact_convolution(c: Context, x: Value, w: Value, x_zero: Value | None, w_z
 
 def _channels(b: GraphBuilder, x: Value, groups: int, start: int, size: int) -> Value:
     """Channels `start` to `start + size` of each group of x [N, S..., C]."""
-    (channels,) = fixed(x.dims[-1:])
+    channels = fixed_dim(x, x.rank - 1)
     if size == channels // groups:
         return x
     grouped = b.reshape(x, (*x.dims[:-1], groups, channels // groups))

@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 
 from dla.compiler import dims
-from dla.compiler.dims import Dim
 from dla.compiler.graph import Value
 from dla.compiler.onnx.context import Context
 from dla.compiler.onnx.rules.slices import reversed_part
@@ -33,12 +32,12 @@ def _reduction(kind: str, before: Step = _same, after: Step = _same) -> Callable
             axes = []
         else:
             axes = [c.axis(a, x.rank) for a in (axes or range(x.rank))]
-        return c.b.cast(after(c, _reduced(c, kind, prepared, axes, x.dtype)), x.dtype)
+        return c.b.cast(after(c, _reduced(c, kind, prepared, axes)), x.dtype)
 
     return rule
 
 
-def _reduced(c: Context, kind: str, x: Value, axes: list[int], dtype: DType) -> Value:
+def _reduced(c: Context, kind: str, x: Value, axes: list[int]) -> Value:
     keep = bool(c.attribute("keepdims", 1))
     if not axes:
         return c.b.act("abs", x) if kind == "l2" else x
@@ -46,13 +45,8 @@ def _reduced(c: Context, kind: str, x: Value, axes: list[int], dtype: DType) -> 
         return _least(c, kind, x, axes, keep)
     if kind == "mean" and not x.dtype.is_float:
         total = c.b.reduce("sum", x, axes, keepdims=keep)
-        return c.b.div(total, size_like(c, dims.product(x.dims[a] for a in axes), total))
+        return c.b.div(total, c.b.fill((), dims.product(x.dims[a] for a in axes), total.dtype))
     return c.b.reduce(kind, x, axes, keepdims=keep)
-
-
-def size_like(c: Context, size: Dim, like: Value) -> Value:
-    """A size in the type of another tensor, to compute with it."""
-    return c.b.constant(size, like.dtype) if isinstance(size, int) else c.b.fill([1] * like.rank, size, like.dtype)
 
 
 def _least(c: Context, kind: str, x: Value, axes: list[int], keep: bool) -> Value:
@@ -89,7 +83,7 @@ def _extreme_index(kind: str) -> Callable[[Context], Value]:
         end = x.dims[axis] - 1
         given = reversed_part(c.b, x, axis, end, x.dims[axis], -1) if last else x
         found = c.b.reduce(kind, given, [axis], keepdims=keep)
-        return c.b.sub(size_like(c, end, found), found) if last else found
+        return c.b.sub(c.b.fill((), end, found.dtype), found) if last else found
 
     return rule
 

@@ -17,7 +17,8 @@ from dla.compiler.onnx.context import Context
 from dla.compiler.onnx.layout import channels_first, channels_last
 from dla.compiler.onnx.rules.grids import Sampling, crossed
 from dla.compiler.onnx.rules.grids import taps as linear_taps
-from dla.compiler.onnx.rules.windows import Window, fixed, window_of
+from dla.compiler.onnx.rules.windows import Window, window_of
+from dla.compiler.onnx.sizes import fixed
 from dla.isa.dtypes import DType
 from dla.isa.errors import ModelError
 

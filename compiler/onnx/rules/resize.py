@@ -14,6 +14,7 @@ import numpy as np
 
 from dla.compiler.graph import Value
 from dla.compiler.onnx.context import Context
+from dla.compiler.onnx.sizes import fixed_dim
 from dla.compiler.shapes import shape_text
 from dla.isa.dtypes import Array, DType
 from dla.isa.errors import ModelError
@@ -111,7 +112,7 @@ def _by_scales(
     found = {}
     for axis, scale in zip(axes, scales, strict=True):
         if scale != 1 or roi.get(axis, (0, 1)) != (0, 1):
-            size = _plain(x, axis)
+            size = fixed_dim(x, axis)
             found[axis] = Axis(size, scale, math.floor(size * scale), roi.get(axis, (0.0, 1.0)))
     return found
 
@@ -127,21 +128,14 @@ def _by_sizes(
         a: int(n) for a, n in zip(axes, sizes, strict=True)
         if n != x.dims[a] or policy != "stretch" or roi.get(a, (0, 1)) != (0, 1)
     }  # fmt: skip
-    scales = {a: n / max(_plain(x, a), 1) for a, n in changed.items()}
+    scales = {a: n / max(fixed_dim(x, a), 1) for a, n in changed.items()}
     if policy != "stretch" and scales:
         if policy not in ("not_larger", "not_smaller"):
             raise ModelError(f"policy '{policy}' is none of stretch, not_larger, not_smaller")
         scale = (min if policy == "not_larger" else max)(scales.values())
         scales = dict.fromkeys(scales, scale)
-        changed = {a: int(scale * _plain(x, a) + 0.5) for a in changed}
-    return {a: Axis(_plain(x, a), scales[a], n, roi.get(a, (0.0, 1.0))) for a, n in changed.items()}
-
-
-def _plain(x: Value, axis: int) -> int:
-    size = x.dims[axis]
-    if not isinstance(size, int):
-        raise ModelError(f"dim {size} of {x.type} is symbolic", hint="fix it: --fix NAME=SIZE")
-    return size
+        changed = {a: int(scale * fixed_dim(x, a) + 0.5) for a in changed}
+    return {a: Axis(fixed_dim(x, a), scales[a], n, roi.get(a, (0.0, 1.0))) for a, n in changed.items()}
 
 
 def _resized(c: Context, x: Value, method: Method, axes: dict[int, Axis]) -> Value:

@@ -10,6 +10,7 @@ from dla.compiler.dims import Dim
 from dla.compiler.graph import Value
 from dla.compiler.onnx.context import Context
 from dla.compiler.onnx.rules.slices import part
+from dla.compiler.onnx.sizes import fixed_dim
 from dla.compiler.shapes import broadcast, inverse, shape_text
 from dla.isa.descriptor import MAX_RANK
 from dla.isa.dtypes import DType
@@ -223,9 +224,7 @@ def center_crop_pad(c: Context) -> Value:
         raise ModelError(f"{len(wanted)} sizes for {len(axes)} axes")
     low, high = [0] * x.rank, [0] * x.rank
     for axis, size in zip(axes, wanted, strict=True):
-        have = x.dims[axis]
-        if not isinstance(have, int):
-            raise ModelError(f"dim {have} of {x.type} is symbolic", hint="fix it: --fix NAME=SIZE")
+        have = fixed_dim(x, axis)
         if have > size:
             x = c.b.part(x, axis, (have - size) // 2, size)
         else:
@@ -246,14 +245,9 @@ def reverse_sequence(c: Context) -> Value:
     step = c.b.iota([steps, 1], DType.I64)
     lengths = c.b.reshape(c.b.cast(c[1], DType.I64), [1, count])
     source = c.b.select(c.b.ew("lt", step, lengths), c.b.sub(c.b.sub(lengths, 1), step), step)
-    at = c.b.add(c.b.mul(source, _number(c, count)), c.b.iota([1, count], DType.I64, axis=1))
+    at = c.b.add(c.b.mul(source, c.b.fill((), count, DType.I64)), c.b.iota([1, count], DType.I64, axis=1))
     rows = c.b.gather(c.b.reshape(front, [steps * count, *front.dims[2:]]), at)
     return c.b.transpose(rows, inverse(perm))
-
-
-def _number(c: Context, size: Dim) -> Value:
-    """A size as an i64 tensor."""
-    return c.b.constant(size, DType.I64) if isinstance(size, int) else c.b.fill([1], size, DType.I64)
 
 
 RULES: dict[str, Callable[[Context], Any]] = {

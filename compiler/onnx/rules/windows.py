@@ -13,6 +13,8 @@ from dla.compiler.dims import Dim
 from dla.compiler.graph import Value
 from dla.compiler.onnx.context import Context
 from dla.compiler.onnx.layout import channels_first, channels_last
+from dla.compiler.onnx.sizes import fixed, fixed_dim
+from dla.compiler.shapes import shape_text
 from dla.isa.dtypes import DType
 from dla.isa.errors import ModelError
 
@@ -59,15 +61,6 @@ class Window:
         return (1, *self.kernel) if self.rank == 1 else self.kernel
 
 
-def fixed(sizes: Sequence[Dim]) -> tuple[int, ...]:
-    """Constant sizes. Raises ModelError for symbolic ones."""
-    found = tuple(d for d in sizes if isinstance(d, int))
-    if len(found) != len(sizes):
-        raise ModelError(f"a window moves over axes of symbolic size [{', '.join(map(str, sizes))}]",
-                         hint="fix these dims: --fix NAME=SIZE")  # fmt: skip
-    return found
-
-
 def _numbers(c: Context, name: str, rank: int, default: int, low: int) -> tuple[int, ...]:
     found = tuple(int(v) for v in c.attribute(name) or [default] * rank)
     if len(found) != rank or min(found, default=low) < low:
@@ -81,7 +74,7 @@ def window_of(c: Context, kernel: Sequence[Dim], sizes: Sequence[Dim], *, kind: 
     if not 1 <= rank <= 3:
         raise ModelError(f"a window along {rank} axes: one to three are supported")
     if len(kernel) != rank or not all(isinstance(k, int) and k >= 1 for k in kernel):
-        raise ModelError(f"a window of [{', '.join(map(str, kernel))}] along {rank} axes")
+        raise ModelError(f"a window of {shape_text(kernel)} along {rank} axes")
     taken = tuple(k for k in kernel if isinstance(k, int))
     pads = _numbers(c, "pads", 2 * rank, 0, 0)
     window = Window(taken, _numbers(c, "strides", rank, 1, 1), _numbers(c, "dilations", rank, 1, 1),
@@ -129,7 +122,7 @@ def _convolve_planes(
         raise ModelError(f"kernels of more than {_MOST_PLANES} planes")
     x = _with_gaps(b, x, depth.gaps[0]) if depth.gaps else x
     x = b.pad(x, (0, depth.low[0], 0, 0, 0), (0, depth.high[0], 0, 0, 0))
-    room = fixed(x.dims[1:2])[0] - depth.reach[0]
+    room = fixed_dim(x, 1) - depth.reach[0]
     if room < 0:
         raise ModelError(f"a window of {depth.reach[0]} along an axis of {x.dims[1]} with its padding")
     count = room // depth.strides[0] + 1
@@ -151,7 +144,7 @@ def _convolve_planes(
 
 def _with_gaps(b: GraphBuilder, x: Value, gap: int) -> Value:
     """Put `gap` zeros between neighbours along the second axis of x [N, D, ...]."""
-    size = fixed(x.dims[1:2])[0]
+    size = fixed_dim(x, 1)
     if not gap or size < 2:
         return x
     rest = x.rank - 2
@@ -185,7 +178,7 @@ def conv_transpose(c: Context) -> Value:
     if x.rank < 3:
         raise ModelError(f"{x.type} has no spatial axes")
     groups = kernels_fit(c, x, w, w.dims[:1], [x.dims[1] * int(c.attribute("group", 1))])
-    if fixed(w.dims[:1])[0] % groups:
+    if fixed_dim(w, 0) % groups:
         raise ModelError(f"kernels {w.type} in {groups} groups")
     window, crop = _transposed(c, window_of(c, w.dims[2:], x.dims[2:], kind="NOTSET"), fixed(x.dims[2:]))
     y = convolve(c.b, channels_last(c.b, x), _turned(c.b, w, groups), bias, window, groups)
@@ -227,7 +220,7 @@ def _turned(b: GraphBuilder, w: Value, groups: int) -> Value:
         w = b.constant(np.ascontiguousarray(np.flip(w.constant, tuple(spatial))), name=w.name)
     else:
         for axis in spatial:
-            size = fixed(w.dims[axis : axis + 1])[0]
+            size = fixed_dim(w, axis)
             w = b.gather(w, b.iota((size,), DType.I64, start=size - 1, step=-1), axis) if size > 1 else w
     channels, outputs, *kernel = fixed(w.dims)
     grouped = b.reshape(w, (groups, channels // groups, outputs, *kernel))
