@@ -16,6 +16,7 @@ from dla.compiler.pipeline import compile_graph
 from dla.emulator.api import Machine
 from dla.isa.descriptor import Segment
 from dla.isa.dtypes import DType
+from dla.isa.errors import ModelError
 
 F32 = DType.F32
 
@@ -65,6 +66,47 @@ def test_parts_are_written_straight_into_their_concatenation():
     b.output("first", b.reduce("sum", first))
     names = check(b, x=np.array([[1, -2, 3], [-4, 5, -6]], np.float32))
     assert "COPY" not in names
+
+
+def test_parts_at_symbolic_places_are_not_read_where_another_is_written():
+    """Descriptors cannot tell how far two parts of symbolic sizes are apart: what is read is copied first."""
+    b = GraphBuilder()
+    x = b.input("x", F32, (symbol("n", 4), 2))
+    y = b.act("abs", x)
+    b.output("y", b.concat([y, b.input("z", F32, (symbol("m", 3), 2)), b.act("neg", y), y], 0))
+    check(b, x=np.array([[1, -2], [-3, 4]], np.float32), z=np.ones((1, 2), np.float32))
+
+
+def test_a_state_that_stays_is_not_overwritten():
+    """WRITE is in place only where the state becomes what is written."""
+    b = GraphBuilder()
+    kept = b.state("kept", F32, (3,))
+    b.output("y", b.write(kept, b.act("exp", b.input("x", F32, (2,))), {0: 1}))
+    program = compiled(b).program
+    session = Machine("golden").load(program)
+    session.set_state({"kept": np.array([1, 2, 3], np.float32)})
+    result = session.run({"x": np.zeros(2, np.float32)})
+    assert result["y"].tolist() == [1, 1, 1]
+    assert result.state["kept"].tolist() == [1, 2, 3]
+
+
+def test_sizes_that_no_program_has_are_refused():
+    """Too many axes, bytes or symbolic sizes; the verifier would refuse the program, but not say why."""
+    b = GraphBuilder()
+    b.output("y", b.act("abs", b.input("x", F32, (2**20, 2**20))))
+    with pytest.raises(ModelError, match="a program's have at most"):
+        compiled(b)
+    b = GraphBuilder()
+    b.output("y", b.input("x", F32, (1,) * 7))
+    with pytest.raises(ModelError, match="input 'x' has rank 7"):
+        compiled(b)
+    b = GraphBuilder()
+    for k in range(33):
+        b.output(f"y{k}", b.act("abs", b.input(f"x{k}", F32, (symbol(f"n{k}", 4),))))
+    with pytest.raises(ModelError, match="more than 32 different symbolic sizes"):
+        compiled(b)
+    with pytest.raises(ModelError, match="sizes must be from 0"):
+        b.input("negative", F32, (-1,))
 
 
 def test_a_part_that_occurs_twice_is_copied_once():
