@@ -81,7 +81,7 @@ class DlaBackendRep(BackendRep):
             if len(inputs) != len(declared):
                 raise InputError(f"the model has {len(declared)} inputs, and {len(inputs)} are given")
             inputs = dict(zip(declared, inputs, strict=True))
-        for name in inputs.keys() ^ declared.keys():
+        for name in (name for name in (*inputs, *declared) if name not in inputs or name not in declared):
             what = "is missing" if name in declared else "is not the model's"
             raise InputError(f"input {shown(name)} {what}", hint=f"its inputs: {', '.join(map(shown, declared))}")
         arrays = {name: _array(inputs[name], given) for name, given in declared.items()}

@@ -10,6 +10,7 @@ from typing import Any, cast
 import click
 
 from dla.console import Command
+from dla.isa.dtypes import FLOATS
 from dla.isa.errors import InputError
 
 
@@ -59,7 +60,7 @@ def model_options(command: Command) -> Command:
                      help="Of an .onnx model: the only value of a symbolic dim."),
         click.option("--value", "values", multiple=True, metavar="NAME=FILE[#KEY]",
                      help="Of an .onnx model: make this input a constant."),
-        click.option("--dtype", type=click.Choice(["f32", "f16", "bf16"]),
+        click.option("--dtype", type=click.Choice([dtype.text for dtype in FLOATS]),
                      help="Of an .onnx model: the float type to compute in, if not the model's own."),
         click.option("--substitute-types", "substitute", is_flag=True,
                      help="Of an .onnx model: hold f64 as f32, i16 and u16 as i32, u32 and u64 as i64."),

@@ -13,15 +13,12 @@ from dla.compiler.graph import Graph
 from dla.compiler.onnx import signature
 from dla.compiler.pipeline import Compiled, Explain, Progress, compile_graph
 from dla.isa.descriptor import MAX_DIM
-from dla.isa.dtypes import BY_TEXT, Array, DType
+from dla.isa.dtypes import BY_TEXT, FLOATS, Array, DType
 from dla.isa.errors import InputError
 from dla.isa.names import shown
 
 if TYPE_CHECKING:
     import onnx
-
-COMPUTE_TYPES = ("f32", "f16", "bf16")
-"""Names of the types that a network can be computed in."""
 
 
 def compile_model(
@@ -64,8 +61,8 @@ def compile_model(
 
 def _compute_type(dtype: str | DType | None) -> DType | None:
     found = BY_TEXT.get(dtype) if isinstance(dtype, str) else dtype
-    if dtype is not None and (found is None or found.text not in COMPUTE_TYPES):
-        raise InputError(f"networks are computed in {', '.join(COMPUTE_TYPES)}, not in {dtype}")
+    if dtype is not None and (found is None or found not in FLOATS):
+        raise InputError(f"networks are computed in {', '.join(d.text for d in FLOATS)}, not in {dtype}")
     return found
 
 

@@ -22,6 +22,7 @@ from dla.compiler.dims import Dim, Symbol
 from dla.compiler.fold import fold_small
 from dla.compiler.graph import Body, Graph, Node, State, TensorType, Value
 from dla.compiler.operators import infer
+from dla.compiler.shapes import axis_of
 from dla.isa.dtypes import BY_NUMPY, Array, DType, convert
 from dla.isa.errors import ModelError
 
@@ -45,12 +46,14 @@ class GraphBuilder:
 
     def input(self, name: str, dtype: DType, shape: Sequence[Dim]) -> Value:
         """A tensor that the caller gives."""
+        check_node(f"input {name!r}", "", [], [TensorType(dtype, tuple(shape))], {})
         value = Value(TensorType(dtype, tuple(shape)), name)
         self._named(self.graph.inputs, name, value)
         return value
 
     def state(self, name: str, dtype: DType, shape: Sequence[Dim]) -> Value:
         """A tensor that lives across runs, zeros at first; `set_state` says what it becomes."""
+        check_node(f"state {name!r}", "", [], [TensorType(dtype, tuple(shape))], {})
         value = Value(TensorType(dtype, tuple(shape)), name)
         self._named(self.graph.states, name, State(value, value))
         return value
@@ -120,7 +123,7 @@ class GraphBuilder:
         self, shape: Sequence[Dim], dtype: DType, *, axis: int = 0, start: Any = 0, step: Any = 1
     ) -> Value:  # fmt: skip
         """Start + step * index along `axis`."""
-        return self.emit("IOTA", [], shape=tuple(shape), axis=_axis(axis, len(shape)), start=start, step=step,
+        return self.emit("IOTA", [], shape=tuple(shape), axis=axis_of(axis, len(shape)), start=start, step=step,
                          dtype=dtype)  # fmt: skip
 
     def pad(
@@ -136,16 +139,16 @@ class GraphBuilder:
 
     def gather(self, x: Value, indices: Value, axis: int = 0) -> Value:
         """Slices of x at `indices` (i32 or i64, not negative) along `axis`."""
-        return self.emit("GATHER", [x, indices], axis=_axis(axis, x.rank))
+        return self.emit("GATHER", [x, indices], axis=axis_of(axis, x.rank))
 
     def scatter(self, kind: str, x: Value, indices: Value, updates: Value, axis: int = 0) -> Value:
         """X with `updates` set (or added, ...) at `indices` along `axis`; shapes of indices and updates are equal."""
-        return self.emit("SCATTER", [x, indices, updates], sub=kind, axis=_axis(axis, x.rank))
+        return self.emit("SCATTER", [x, indices, updates], sub=kind, axis=axis_of(axis, x.rank))
 
     def interpolate(self, x: Value, indices: Array, weights: Array, axis: int) -> Value:
         """RESIZE: out[p] = sum over k of weights[p, k] * x[indices[p, k]] along `axis`; tables [P, K]."""
         tables = [self.constant(indices, DType.I32), self.constant(weights, DType.F32)]
-        return self.emit("RESIZE", [x, *tables], axis=_axis(axis, x.rank))
+        return self.emit("RESIZE", [x, *tables], axis=axis_of(axis, x.rank))
 
     # -- views
 
@@ -155,13 +158,13 @@ class GraphBuilder:
 
     def transpose(self, x: Value, perm: Sequence[int]) -> Value:
         """X with its axes in another order: axis k of the result is axis perm[k] of x."""
-        perm = tuple(_axis(p, x.rank) for p in perm)
+        perm = tuple(axis_of(p, x.rank) for p in perm)
         return x if perm == tuple(range(x.rank)) else self.emit("TRANSPOSE", [x], perm=perm)
 
     def swap(self, x: Value, a: int = -1, b: int = -2) -> Value:
         """X with two axes exchanged; by default a transposed matrix."""
         perm = list(range(x.rank))
-        a, b = _axis(a, x.rank), _axis(b, x.rank)
+        a, b = axis_of(a, x.rank), axis_of(b, x.rank)
         perm[a], perm[b] = perm[b], perm[a]
         return self.transpose(x, perm)
 
@@ -173,7 +176,7 @@ class GraphBuilder:
         full: dict[str, list[Any]] = {"starts": [0] * x.rank, "sizes": list(x.dims), "steps": [1] * x.rank}
         for name, given in (("starts", starts), ("sizes", sizes), ("steps", steps)):
             for axis, number in given.items():
-                full[name][_axis(axis, x.rank)] = number
+                full[name][axis_of(axis, x.rank)] = number
         if full["starts"] == [0] * x.rank and tuple(full["sizes"]) == x.dims:
             return x
         attributes: dict[str, Any] = {name: tuple(given) for name, given in full.items()}
@@ -190,18 +193,18 @@ class GraphBuilder:
     def unsqueeze(self, x: Value, *axes: int) -> Value:
         """X with axes of size 1 put in; `axes` are positions in the result."""
         rank = x.rank + len(axes)
-        at = {_axis(a, rank) for a in axes}
+        at = {axis_of(a, rank) for a in axes}
         rest = iter(x.dims)
         return self.reshape(x, [1 if k in at else next(rest) for k in range(rank)])
 
     def squeeze(self, x: Value, *axes: int) -> Value:
         """X without the given axes, which have size 1."""
-        at = {_axis(a, x.rank) for a in axes}
+        at = {axis_of(a, x.rank) for a in axes}
         return self.reshape(x, [d for k, d in enumerate(x.dims) if k not in at])
 
     def concat(self, parts: Sequence[Value], axis: int) -> Value:
         """`parts` one after the other along `axis`."""
-        axis = _axis(axis, parts[0].rank)
+        axis = axis_of(axis, parts[0].rank)
         if any(p.rank != parts[0].rank for p in parts):
             raise ModelError(f"CONCAT of {', '.join(str(p.type) for p in parts)}: their ranks differ")
         kept = [p for p in parts if p.dims[axis] != 0] or list(parts[:1])
@@ -211,7 +214,7 @@ class GraphBuilder:
         """X with `part` written over it from `starts`; in place where x is a state, or not needed any more."""
         full: list[Dim] = [0] * x.rank
         for axis, start in starts.items():
-            full[_axis(axis, x.rank)] = start
+            full[axis_of(axis, x.rank)] = start
         return self.emit("WRITE", [x, part], starts=tuple(full))
 
     # -- element by element
@@ -258,20 +261,20 @@ class GraphBuilder:
         dtype: DType | None = None,
     ) -> Value:  # fmt: skip
         """A fold over `axes` (all by default); see REDUCE. `dtype` is that of the result, if not the usual one."""
-        chosen = tuple(sorted({_axis(a, x.rank) for a in (range(x.rank) if axes is None else axes)}))
+        chosen = tuple(sorted({axis_of(a, x.rank) for a in (range(x.rank) if axes is None else axes)}))
         return self.emit("REDUCE", [x], sub=kind, axes=chosen, keepdims=keepdims, dtype=dtype) if chosen else x
 
     def scan(self, kind: str, x: Value, axis: int, *, exclusive: bool = False, reverse: bool = False) -> Value:
         """A running fold; see SCAN."""
-        return self.emit("SCAN", [x], sub=kind, axis=_axis(axis, x.rank), exclusive=exclusive, reverse=reverse)
+        return self.emit("SCAN", [x], sub=kind, axis=axis_of(axis, x.rank), exclusive=exclusive, reverse=reverse)
 
     def softmax(self, x: Value, axis: int = -1, *, log: bool = False) -> Value:
         """Softmax along `axis`, or its logarithm."""
-        return self.emit("SOFTMAX", [x], sub="log" if log else "soft", axis=_axis(axis, x.rank))
+        return self.emit("SOFTMAX", [x], sub="log" if log else "soft", axis=axis_of(axis, x.rank))
 
     def topk(self, x: Value, count: int, *, smallest: bool = False, axis: int = -1) -> tuple[Value, Value]:
         """The `count` largest (smallest) elements along `axis`, sorted, and their i64 indices."""
-        axis = _axis(axis, x.rank)
+        axis = axis_of(axis, x.rank)
         node = self.node("TOPK", [self.swap(x, axis, -1)], count=count, smallest=smallest)
         values, indices = (self.swap(v, axis, -1) for v in node.outputs)
         return values, indices
@@ -366,9 +369,3 @@ class GraphBuilder:
         if name in where:
             raise ModelError(f"two inputs, states or outputs are named {name!r}")
         where[name] = value
-
-
-def _axis(axis: int, rank: int) -> int:
-    if not -rank <= axis < rank:
-        raise ModelError(f"axis {axis} of a tensor of rank {rank}")
-    return axis % rank

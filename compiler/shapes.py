@@ -14,6 +14,13 @@ def shape_text(shape: Sequence[Dim]) -> str:
     return "[" + ", ".join(map(str, shape)) + "]"
 
 
+def axis_of(axis: int, rank: int) -> int:
+    """`axis`, which may count from the end, as a position in a tensor of that rank. Raises ModelError."""
+    if not -rank <= axis < rank:
+        raise ModelError(f"axis {axis} does not exist in a tensor of rank {rank}")
+    return axis % rank
+
+
 def broadcast(shapes: Sequence[Sequence[Dim]], what: str = "operands") -> tuple[Dim, ...]:
     """NumPy's broadcast of `shapes`. Raises ModelError."""
     rank = max(map(len, shapes), default=0)

@@ -13,6 +13,7 @@ from dla.compiler.builder import GraphBuilder
 from dla.compiler.dims import Dim, Expr
 from dla.compiler.graph import Value
 from dla.compiler.onnx.known import Known, Tensors, is_symbolic, objects
+from dla.compiler.shapes import axis_of
 from dla.isa.dtypes import Array, DType
 from dla.isa.errors import ModelError
 from dla.isa.names import shown
@@ -80,7 +81,7 @@ class Context:
         found = self.inputs[index] if self.has(index) else None
         if found is None:
             raise ModelError(f"input {index} is missing")
-        return found if isinstance(found, Value) else materialise(self.b, found)
+        return materialise(self.b, found)
 
     def optional(self, index: int) -> Value | None:
         """Input `index` as a tensor, or None where it is absent."""
@@ -149,10 +150,8 @@ class Context:
         return self.attributes[name]
 
     def axis(self, axis: int, rank: int) -> int:
-        """`axis`, which may count from the end, as a position."""
-        if not -rank <= axis < rank:
-            raise ModelError(f"axis {axis} does not exist in a tensor of rank {rank}")
-        return axis % rank
+        """`axis`, which may count from the end, as a position. Raises ModelError."""
+        return axis_of(axis, rank)
 
     def axes(self, index: int, name: str = "axes") -> list[int] | None:
         """Axes from input `index` (newer operator sets) or from the attribute `name`; None where there are none."""
@@ -179,20 +178,19 @@ def _source(value: Value) -> str:
 _NO_TENSOR = "a sequence of tensors stands where one tensor must be"
 
 
-def materialise(b: GraphBuilder, known: Known | Tensors) -> Value:
-    """A tensor with the values of `known`: a constant, or sizes written by the program when it runs.
+def materialise(b: GraphBuilder, item: Item) -> Value:
+    """`item` as a tensor: itself, a constant, or sizes written by the program when it runs.
 
     Raises ModelError for sequences.
     """
-    if isinstance(known, Tensors):
+    if isinstance(item, Value):
+        return item
+    if isinstance(item, Tensors):
         raise ModelError(_NO_TENSOR)
-    if not is_symbolic(known.array):
-        return b.constant(known.array.astype(known.dtype.numpy))
-    flat = known.array.reshape(-1)
-    parts = [
-        b.fill((1,), x, known.dtype) if isinstance(x, Expr) else b.constant(np.array([x]), known.dtype) for x in flat
-    ]
-    return b.reshape(b.concat(parts, 0), known.array.shape)
+    if not is_symbolic(item.array):
+        return b.constant(item.array.astype(item.dtype.numpy))
+    parts = [b.fill((1,), x, item.dtype) for x in item.array.reshape(-1)]
+    return b.reshape(b.concat(parts, 0), item.array.shape)
 
 
 def dims_of(value: Value) -> Array:

@@ -100,7 +100,7 @@ class Importer:
             item = names.get(output.name)
             if item is None:
                 raise ModelError(f"output {shown(output.name)} is not computed by any node")
-            self.b.output(output.name, item if isinstance(item, Value) else materialise(self.b, item))
+            self.b.output(output.name, materialise(self.b, item))
         return self.b.graph
 
     def element_type(self, number: int, what: str = "a tensor") -> DType:

@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 
 from dla.compiler.builder import GraphBuilder
 from dla.compiler.graph import Graph, Node, Value
+from dla.compiler.passes.canonicalise.views import double_transpose
 from dla.compiler.passes.rewrite import Replacement, rewrite
 from dla.compiler.shapes import inverse, runs
 
@@ -40,15 +41,6 @@ def _again(node: Node, b: GraphBuilder, inputs: Sequence[Value | None], **change
     """The first output of `node` made anew from other inputs."""
     attributes = {**node.attributes, **changed}
     return b.node(node.op, inputs, sub=node.sub, dtype=node.output.dtype, **attributes).output
-
-
-def compose(node: Node, b: GraphBuilder) -> Replacement:
-    """Two transposes are one, or none."""
-    (x,) = node.present
-    inner = _perm_of(x)
-    if inner is None:
-        return None
-    return b.transpose(_source(x), [inner[k] for k in node.attributes["perm"]])
 
 
 def pointwise(node: Node, b: GraphBuilder) -> Replacement:
@@ -153,7 +145,7 @@ def reshape(node: Node, b: GraphBuilder) -> Replacement:
 
 
 _RULES: dict[str, Callable[[Node, GraphBuilder], Replacement]] = {
-    "TRANSPOSE": compose,
+    "TRANSPOSE": double_transpose,
     "ACT": pointwise,
     "COPY": pointwise,
     "EW": pointwise,

@@ -11,12 +11,13 @@ from __future__ import annotations
 from dla.compiler import dims
 from dla.compiler.builder import GraphBuilder
 from dla.compiler.graph import Graph, Node
+from dla.compiler.passes.canonicalise.views import double_reshape
 from dla.compiler.passes.rewrite import Replacement, rewrite
 
 
 def run(graph: Graph) -> Graph:
     """`graph` with reshapes of rows after products instead of before them."""
-    return rewrite(graph, {"GEMM": [product], "RESHAPE": [compose]})
+    return rewrite(graph, {"GEMM": [product], "RESHAPE": [double_reshape]})
 
 
 def product(node: Node, b: GraphBuilder) -> Replacement:
@@ -32,13 +33,3 @@ def product(node: Node, b: GraphBuilder) -> Replacement:
     x = b.reshape(x, (*x.dims[:rows], a.dims[-1]))
     made = b.node("GEMM", [x, matrix, *rest], dtype=node.output.dtype, **node.attributes).output
     return b.reshape(made, node.output.dims)
-
-
-def compose(node: Node, b: GraphBuilder) -> Replacement:
-    """Two reshapes are one, or none."""
-    (x,) = node.present
-    inner = x.made_by("RESHAPE")
-    if inner is None:
-        return None
-    (source,) = inner.present
-    return b.reshape(source, node.output.dims)

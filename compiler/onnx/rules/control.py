@@ -39,7 +39,7 @@ def loop(c: Context) -> tuple[Item, ...]:
         if len(made) < count:
             raise ModelError(f"its body has {len(made)} outputs for {count} values that it carries")
         carried, found = made[:count], made[count:]
-        collected.append([_tensor(c, item) for item in found])
+        collected.append([materialise(c.b, item) for item in found])
         step += 1
         if c.has(1) or not c.has(0):
             going = _is_true(condition)
@@ -67,7 +67,7 @@ def _scan(c: Context, inputs: Sequence[Item | None]) -> tuple[Item, ...]:
     if not 1 <= scanned <= len(inputs) or None in inputs:
         raise ModelError(f"{len(inputs)} inputs, of which {scanned} are scanned")
     states: list[Item] = [item for item in inputs[: len(inputs) - scanned] if item is not None]
-    sources = [_tensor(c, item) for item in inputs[len(inputs) - scanned :] if item is not None]
+    sources = [materialise(c.b, item) for item in inputs[len(inputs) - scanned :] if item is not None]
     along = _of_length(c, "scan_input_axes", scanned)
     axes = [c.axis(a, v.rank) for a, v in zip(along, sources, strict=True)]
     sizes = {v.dims[a] for a, v in zip(axes, sources, strict=True)}
@@ -88,7 +88,7 @@ def _scan(c: Context, inputs: Sequence[Item | None]) -> tuple[Item, ...]:
         if len(made) < kept:
             raise ModelError(f"its body has {len(made)} outputs for {kept} states")
         states = made[:kept]
-        collected.append([_tensor(c, item) for item in made[kept:]])
+        collected.append([materialise(c.b, item) for item in made[kept:]])
     if not collected:
         raise ModelError("it takes no step, so the shapes of what it collects are not known")
     columns = list(zip(*collected, strict=True))
@@ -105,14 +105,14 @@ def _batched_scan(c: Context) -> tuple[Item, ...]:
     """Operator set 8: the first input gives lengths, every other one has a batch axis; one scan for each sample."""
     if c.has(0):
         raise ModelError("sequences of different lengths")
-    given = [_tensor(c, item) for item in c.inputs[1:] if item is not None]
+    given = [materialise(c.b, item) for item in c.inputs[1:] if item is not None]
     if not given or min(v.rank for v in given) < 1 or len({v.dims[0] for v in given}) != 1:
         raise ModelError("its inputs must have one batch size")
     batch = given[0].dims[0]
     if not isinstance(batch, int) or not 1 <= batch <= MOST_STEPS:
         raise ModelError(f"its batch must be known and from 1 to {MOST_STEPS}", hint="fix this dim: --fix NAME=SIZE")
     samples = [_scan(c, [c.b.squeeze(c.b.part(v, 0, k, 1), 0) for v in given]) for k in range(batch)]
-    return tuple(_stacked(c, [_tensor(c, item) for item in column], 0) for column in zip(*samples, strict=True))
+    return tuple(_stacked(c, [materialise(c.b, item) for item in column], 0) for column in zip(*samples, strict=True))
 
 
 def _of_length(c: Context, name: str, count: int) -> list[int]:
@@ -121,10 +121,6 @@ def _of_length(c: Context, name: str, count: int) -> list[int]:
     if len(given) != count:
         raise ModelError(f"attribute '{name}' has {len(given)} numbers instead of {count}")
     return given
-
-
-def _tensor(c: Context, item: Item) -> Value:
-    return item if isinstance(item, Value) else materialise(c.b, item)
 
 
 def _stacked(c: Context, parts: Sequence[Value], axis: int) -> Value:

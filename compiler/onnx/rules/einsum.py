@@ -55,7 +55,7 @@ def _parsed(c: Context) -> tuple[list[Labels], Labels]:
     inputs = [_labels(equation, part, v.rank) for part, v in zip(parts, c.values(), strict=True)]
     dots = sorted({label for labels in inputs for label in labels if label[0] == "."}, key=_position)
     if arrow:
-        result = tuple(label for label in _split(equation, right, len(dots)))
+        result = _split(equation, right, len(dots))
     else:
         letters = sorted(x for x in set(left) if x.isalpha() and left.count(x) == 1)
         result = (*dots, *letters)

@@ -24,8 +24,6 @@ from dla.isa.errors import ModelError
 
 _EXACT = 2**24
 """Whole numbers up to this size are exact in f32."""
-
-
 _MOST_PARTS = 1024
 """Of one convolution."""
 _WIDE = {4: (0, 2**16 - 1), 5: (-(2**15), 2**15 - 1)}

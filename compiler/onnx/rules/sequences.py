@@ -11,7 +11,7 @@ from dla.compiler.dims import Dim, minimum
 from dla.compiler.graph import Value
 from dla.compiler.onnx.context import Context, Item, materialise
 from dla.compiler.onnx.known import Tensors
-from dla.compiler.shapes import shape_text
+from dla.compiler.onnx.rules.slices import cut
 from dla.isa.dtypes import DType
 from dla.isa.errors import ModelError
 
@@ -66,21 +66,15 @@ def split(c: Context) -> Tensors:
         sizes: list[Dim] = [minimum(each, size - start) for start in range(0, size, each)]
     else:
         sizes = c.sizes(1, "sizes of parts")
-    parts: list[Value] = []
-    start: Dim = 0
-    for n in sizes:
-        part = c.b.part(x, axis, start, n)
-        start = start + n
-        drop = single and not c.attribute("keepdims", 1)
-        parts.append(c.b.reshape(part, [*x.dims[:axis], *x.dims[axis + 1 :]]) if drop else part)
-    if start != size:
-        raise ModelError(f"parts of sizes {shape_text(sizes)} do not make up axis {axis} of {x.type}")
+    parts = cut(c.b, x, axis, sizes)
+    if single and not c.attribute("keepdims", 1):
+        parts = [c.b.squeeze(part, axis) for part in parts]
     return Tensors(tuple(parts))
 
 
 def concat(c: Context) -> Value:
     """All tensors one after the other along an axis, which may be a new one."""
-    parts = [part if isinstance(part, Value) else materialise(c.b, part) for part in _sequence(c).parts]
+    parts = [materialise(c.b, part) for part in _sequence(c).parts]
     if not parts:
         raise ModelError("nothing can be made of an empty sequence")
     new = bool(c.attribute("new_axis", 0))

@@ -9,7 +9,7 @@ from dla.compiler import dims
 from dla.compiler.dims import Dim
 from dla.compiler.graph import Value
 from dla.compiler.onnx.context import Context
-from dla.compiler.onnx.rules.slices import part
+from dla.compiler.onnx.rules.slices import cut, part
 from dla.compiler.onnx.sizes import fixed_dim
 from dla.compiler.shapes import broadcast, inverse, shape_text
 from dla.isa.descriptor import MAX_RANK
@@ -123,16 +123,7 @@ def split(c: Context) -> tuple[Value, ...]:
             raise ModelError(f"it has {len(c.outputs)} outputs instead of {count}")
         each = (size + (count - 1)) // count if count else 0
         sizes = [each] * (count - 1) + [size - each * (count - 1)]
-    total: Dim = 0
-    parts = []
-    for n in sizes:
-        if isinstance(n, int) and n < 0:
-            raise ModelError(f"a part of a split has size {n}")
-        parts.append(c.b.part(x, axis, total, n))
-        total = n + total
-    if total != size:
-        raise ModelError(f"parts of sizes {shape_text(sizes)} do not make up axis {axis} of {x.type}")
-    return tuple(parts)
+    return tuple(cut(c.b, x, axis, sizes))
 
 
 def concat(c: Context) -> Value:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from dla.compiler import dims
 from dla.compiler.builder import GraphBuilder
 from dla.compiler.dims import Dim, symbol
 from dla.compiler.graph import Value
+from dla.compiler.shapes import shape_text
 from dla.isa.dtypes import DType
 from dla.isa.errors import ModelError
 
@@ -23,6 +26,20 @@ def part(b: GraphBuilder, x: Value, axis: int, start: Dim, end: Dim, step: int) 
         return b.slice(x, {axis: start}, {axis: _count(end - start, step)}, {axis: step})
     start, end = _within(start, size, -1, size - 1), _within(end, size, -1, size - 1)
     return reversed_part(b, x, axis, start, _count(start - end, -step), step)
+
+
+def cut(b: GraphBuilder, x: Value, axis: int, sizes: Sequence[Dim]) -> list[Value]:
+    """The parts of these sizes, one after the other, that x consists of along `axis`. Raises ModelError."""
+    start: Dim = 0
+    parts = []
+    for size in sizes:
+        if isinstance(size, int) and size < 0:
+            raise ModelError(f"a part of a split has size {size}")
+        parts.append(b.part(x, axis, start, size))
+        start = size + start
+    if start != x.dims[axis]:
+        raise ModelError(f"parts of sizes {shape_text(sizes)} do not make up axis {axis} of {x.type}")
+    return parts
 
 
 def reversed_part(b: GraphBuilder, x: Value, axis: int, start: Dim, count: Dim, step: int) -> Value:
