@@ -22,6 +22,7 @@ from onnx.backend.base import Backend, BackendRep, namedtupledict
 from dla.compiler.api import compile_model
 from dla.compiler.onnx import loader, signature
 from dla.compiler.onnx.context import NeedsValue
+from dla.compiler.onnx.protos import domain_of
 from dla.compiler.onnx.signature import Declared, Symbol
 from dla.emulator.api import Machine, gpu_missing
 from dla.emulator.backend import Session
@@ -170,7 +171,7 @@ def _newest(domain: str) -> int:
 
 def _converted(model: onnx.ModelProto) -> onnx.ModelProto:
     """`model` for an operator set that dla compiles. Raises ModelError."""
-    versions = [item.version for item in model.opset_import if item.domain in ("", "ai.onnx")]
+    versions = [item.version for item in model.opset_import if domain_of(item.domain) == ""]
     if not versions or min(versions) >= loader.OLDEST_OPSET:
         return model
     what = f"its opset {min(versions)} is older than {loader.OLDEST_OPSET}, and onnx.version_converter"

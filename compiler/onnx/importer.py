@@ -6,7 +6,7 @@ defines as functions are replaced by the function's body. Shape arithmetic is co
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -21,8 +21,9 @@ from dla.compiler.graph import Graph, Value
 from dla.compiler.onnx import host, signature
 from dla.compiler.onnx.context import Context, Item, Services, dims_of, materialise, narrow
 from dla.compiler.onnx.known import Known, Tensors, objects
+from dla.compiler.onnx.protos import all_nodes, domain_of, key_of, key_of_function
 from dla.compiler.onnx.rules import RULES
-from dla.compiler.onnx.schemas import body_of, check_node, defaults_of, domain_of, has_body
+from dla.compiler.onnx.schemas import body_of, check_node, defaults_of, has_body
 from dla.isa.dtypes import BY_NUMPY, Array, DType
 from dla.isa.errors import ModelError
 from dla.isa.names import shown
@@ -80,7 +81,7 @@ class Importer:
         self._options = options
         self._values_of = array
         self._opsets = {domain_of(o.domain): o.version for o in model.opset_import}
-        self._functions = {(domain_of(f.domain), f.name, getattr(f, "overload", "")): f for f in model.functions}
+        self._functions = {key_of_function(f): f for f in model.functions}
         self._symbols: dict[str, Dim] = {}
         self._imported = 0
         self._substitutes: set[DType] = set()
@@ -196,7 +197,7 @@ class Importer:
             raise ModelError(f"its input {shown(missing[0])} is not computed by any node before it")
         domain = domain_of(node.domain)
         version = opsets.get(domain, 1)
-        function = self._functions.get((domain, node.op_type, getattr(node, "overload", "")))
+        function = self._functions.get(key_of(node))
         if function is None:
             check_node(node, version)
         attributes = {a.name: self._attribute(a) for a in node.attribute}
@@ -206,7 +207,7 @@ class Importer:
         )  # fmt: skip
         results: Sequence[Item | None] | None = self._on_host(context)
         if results is None:
-            rule = RULES.get(_key(domain, node.op_type))
+            rule = RULES.get(_named(domain, node.op_type))
             if function is None and rule is not None:
                 made = rule(context)
                 results = made if isinstance(made, tuple) else (made,)
@@ -294,28 +295,19 @@ class Importer:
     def _refuse_unsupported(self, nodes: Sequence[onnx.NodeProto]) -> None:
         """Raise ModelError with every operator that has neither a rule nor a body."""
         missing: dict[str, list[str]] = {}
-        for number, node in enumerate(_with_subgraphs(nodes)):
+        for number, node in enumerate(all_nodes(nodes)):
             domain = domain_of(node.domain)
-            key = _key(domain, node.op_type)
-            known = key in RULES or (domain, node.op_type, getattr(node, "overload", "")) in self._functions
+            operator = _named(domain, node.op_type)
+            known = operator in RULES or key_of(node) in self._functions
             if known or node.op_type in ("Shape", "Size") or has_body(node, self._opsets.get(domain, 1)):
                 continue
-            missing.setdefault(key, []).append(node.name or f"{node.op_type}_{number}")
+            missing.setdefault(operator, []).append(node.name or f"{node.op_type}_{number}")
         if missing:
             found = "; ".join(
                 f"{shown(op)} (node {', '.join(shown(n) for n in labels[:3])}{', ...' if len(labels) > 3 else ''})"
                 for op, labels in sorted(missing.items())
             )
             raise ModelError(f"operators that are not supported: {found}")
-
-
-def _with_subgraphs(nodes: Iterable[onnx.NodeProto]) -> Iterator[onnx.NodeProto]:
-    """The nodes, and those of all subgraphs in them."""
-    for node in nodes:
-        yield node
-        for attribute in node.attribute:
-            if attribute.HasField("g"):
-                yield from _with_subgraphs(attribute.g.node)
 
 
 def _integers(item: Item | None) -> Array | None:
@@ -336,7 +328,8 @@ def _shape(context: Context) -> Array:
     return shape[slice(context.attribute("start", 0), context.attribute("end"))]
 
 
-def _key(domain: str, op: str) -> str:
+def _named(domain: str, op: str) -> str:
+    """An operator as RULES and messages name it."""
     return f"{domain}::{op}" if domain else op
 
 

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from dla.compiler.onnx.protos import all_nodes, domain_of
 from dla.compiler.onnx.structure import check_functions, check_graph
 from dla.compiler.onnx.tensors import Values
 from dla.compiler.onnx.wire import without_raw_data
@@ -121,18 +122,10 @@ def _check_versions(proto: onnx.ModelProto) -> None:
             hint="pip install --upgrade onnx, or export the model for an older version",
         )
     opset = _check_opset(proto.opset_import, "it")
-    if opset is None and _uses_own_operators(proto.graph):
+    if opset is None and any(domain_of(node.domain) == "" for node in all_nodes(proto.graph.node)):
         raise ModelError("it does not say which version of ONNX's operators it uses (opset_import of domain '')")
     for function in proto.functions:
         _check_opset(function.opset_import, f"its function '{shown(function.name)}'")
-
-
-def _uses_own_operators(graph: onnx.GraphProto) -> bool:
-    """Whether a node of `graph`, or of a graph inside one, is of the domain ai.onnx."""
-    return any(
-        node.domain in ("", "ai.onnx") or any(a.HasField("g") and _uses_own_operators(a.g) for a in node.attribute)
-        for node in graph.node
-    )
 
 
 def _check_opset(imports: Iterable[onnx.OperatorSetIdProto], what: str) -> int | None:
@@ -140,7 +133,7 @@ def _check_opset(imports: Iterable[onnx.OperatorSetIdProto], what: str) -> int |
     newest = package().defs.onnx_opset_version()
     versions: dict[str, int] = {}
     for item in imports:
-        domain = "" if item.domain == "ai.onnx" else item.domain
+        domain = domain_of(item.domain)
         if versions.setdefault(domain, item.version) != item.version:
             raise ModelError(f"{what} imports two versions of domain '{shown(domain)}'")
     version = versions.get("")

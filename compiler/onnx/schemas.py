@@ -7,13 +7,9 @@ from typing import Any
 
 import onnx
 
+from dla.compiler.onnx.protos import domain_of
 from dla.isa.errors import ModelError
 from dla.isa.names import shown
-
-
-def domain_of(name: str) -> str:
-    """The name of a domain; the default one has two."""
-    return "" if name in ("", "ai.onnx") else name
 
 
 def schema_of(node: onnx.NodeProto, version: int) -> Any:

@@ -10,6 +10,7 @@ import heapq
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
+from dla.compiler.onnx.protos import Key, all_nodes, graphs_of, key_of, key_of_function
 from dla.compiler.onnx.tensors import Values
 from dla.isa.errors import ModelError
 from dla.isa.names import shown
@@ -18,7 +19,6 @@ if TYPE_CHECKING:
     import onnx
 
 _MAX_EXPANDED = 1_000_000  # nodes, after each call of a function is replaced by its body
-_Key = tuple[str, str, str]  # domain, operator, overload
 _NAMED = 5  # nodes in a message about a cycle
 
 
@@ -33,10 +33,10 @@ def check_graph(graph: onnx.GraphProto, values: Values) -> None:
 
 def check_functions(model: onnx.ModelProto, values: Values) -> None:
     """Raise ModelError unless the bodies of the functions are sound and expand to a bounded number of nodes."""
-    bodies: dict[_Key, onnx.FunctionProto] = {}
+    bodies: dict[Key, onnx.FunctionProto] = {}
     for function in model.functions:
         what = f"function '{shown(function.name)}'"
-        key = _key(function, function.name)
+        key = key_of_function(function)
         if not function.name or not all(isinstance(part, str) for part in key):
             raise ModelError(f"{what} has no name, or one that is not text")
         if key in bodies:
@@ -48,12 +48,6 @@ def check_functions(model: onnx.ModelProto, values: Values) -> None:
         for name, reader in missing.items():
             raise ModelError(f"{reader} '{shown(name)}', which nothing in {what} makes")
     _check_expansion(model, bodies)
-
-
-def _key(proto: Any, name: str) -> _Key:
-    """What a node's call and a function's definition are matched by."""
-    domain = "" if proto.domain == "ai.onnx" else proto.domain
-    return domain, name, getattr(proto, "overload", "")  # overloads came with onnx 1.16
 
 
 def _text(name: Any, what: str) -> str:
@@ -152,7 +146,7 @@ def _check_node(node: onnx.NodeProto, index: int, values: Values) -> list[str]:
             raise ModelError(
                 f"{called}, attribute '{shown(attribute.name)}': {error.message}", hint=error.hint
             ) from None
-        for graph in _graphs(attribute):
+        for graph in graphs_of(attribute):
             names += _check(graph, values)
     return names
 
@@ -161,12 +155,6 @@ def _tensors(attribute: onnx.AttributeProto) -> Iterator[onnx.TensorProto]:
     if attribute.HasField("t"):
         yield attribute.t
     yield from attribute.tensors
-
-
-def _graphs(attribute: onnx.AttributeProto) -> Iterator[onnx.GraphProto]:
-    if attribute.HasField("g"):
-        yield attribute.g
-    yield from attribute.graphs
 
 
 def _topological(needs: Sequence[set[int]], nodes: Sequence[onnx.NodeProto]) -> list[int]:
@@ -203,9 +191,9 @@ def _cycle(needs: Sequence[set[int]], waiting: Sequence[int]) -> list[int]:
     return nodes[nodes.index(node) :][::-1]
 
 
-def _check_expansion(model: onnx.ModelProto, bodies: dict[_Key, onnx.FunctionProto]) -> None:
+def _check_expansion(model: onnx.ModelProto, bodies: dict[Key, onnx.FunctionProto]) -> None:
     """Refuse functions that call themselves, or whose calls of calls multiply beyond reason."""
-    sizes: dict[_Key, int] = {}
+    sizes: dict[Key, int] = {}
     for root in bodies:
         path = {} if root in sizes else {root: _calls(bodies[root].node)}
         while path:  # not by recursion: a chain of functions may be longer than Python's stack
@@ -225,10 +213,6 @@ def _check_expansion(model: onnx.ModelProto, bodies: dict[_Key, onnx.FunctionPro
         raise ModelError(f"the model's functions expand to more than {_MAX_EXPANDED:,} nodes")
 
 
-def _calls(nodes: Iterable[onnx.NodeProto]) -> Iterator[_Key]:
+def _calls(nodes: Iterable[onnx.NodeProto]) -> Iterator[Key]:
     """The operator of every node, in the graphs inside nodes too."""
-    for node in nodes:
-        yield _key(node, node.op_type)
-        for attribute in node.attribute:
-            for graph in _graphs(attribute):
-                yield from _calls(graph.node)
+    return map(key_of, all_nodes(nodes))

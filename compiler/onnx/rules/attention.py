@@ -11,6 +11,7 @@ from dla.compiler.builder import GraphBuilder
 from dla.compiler.dims import Dim
 from dla.compiler.graph import Value
 from dla.compiler.onnx.context import Context
+from dla.compiler.onnx.rules.pointwise import swished
 from dla.compiler.onnx.sizes import fixed_dim
 from dla.isa.dtypes import DType
 from dla.isa.errors import ModelError
@@ -196,9 +197,7 @@ def swiglu(c: Context) -> Value:
     gate, value = c[0], c[1]
     if gate.dims != value.dims:
         raise ModelError(f"a gate {gate.type} for {value.type}")
-    alpha = float(c.attribute("alpha", 1.0))
-    swish = c.b.act("silu", gate) if alpha == 1 else c.b.mul(gate, c.b.act("sigmoid", c.b.mul(gate, alpha)))
-    return c.b.mul(swish, value)
+    return c.b.mul(swished(c, gate), value)
 
 
 RULES: dict[str, Callable[[Context], Any]] = {

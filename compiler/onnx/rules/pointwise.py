@@ -89,10 +89,13 @@ def hard_sigmoid(c: Context) -> Value:
 
 def swish(c: Context) -> Value:
     """The product x * sigmoid(alpha * x)."""
-    alpha = c.attribute("alpha", 1.0)
-    if alpha == 1:
-        return c.b.act("silu", c[0])
-    return c.b.mul(c[0], c.b.act("sigmoid", c.b.mul(c[0], alpha)))
+    return swished(c, c[0])
+
+
+def swished(c: Context, x: Value) -> Value:
+    """`x` times its sigmoid at x * alpha, an attribute of the node."""
+    alpha = float(c.attribute("alpha", 1.0))
+    return c.b.act("silu", x) if alpha == 1 else c.b.mul(x, c.b.act("sigmoid", c.b.mul(x, alpha)))
 
 
 def shrink(c: Context) -> Value:
