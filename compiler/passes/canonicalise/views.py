@@ -23,6 +23,9 @@ _HELD_BY = {
 }
 """Types that hold every value of a type, so that a cast through them is none."""
 
+_MOST_PARTS = 64
+"""Of a CONCAT that goes into another one: in a chain, each link would copy the list of all before it."""
+
 
 def transposed(b: GraphBuilder, x: Value, perm: Sequence[int]) -> Value:
     """`b.transpose` that looks through a TRANSPOSE."""
@@ -126,7 +129,8 @@ def joined_again(node: Node, b: GraphBuilder) -> Value | None:
     for part in parts:
         inner = part.made_by("CONCAT")
         nested = inner is not None and inner.attributes["axis"] == axis and b.graph.only_user(part) is node
-        flat += list(inner.present) if inner is not None and nested else [part]
+        short = inner is not None and len(inner.inputs) <= _MOST_PARTS
+        flat += list(inner.present) if inner is not None and nested and short else [part]
     joined: list[Value] = []
     for part in flat:
         longer = _continued(joined[-1], part, axis, b) if joined else None
