@@ -17,10 +17,10 @@ from typing import Any
 import numpy as np
 
 from dla.compiler import dims
-from dla.compiler.checking import check_node
 from dla.compiler.dims import Dim, Symbol
 from dla.compiler.fold import fold_small
 from dla.compiler.graph import Body, Graph, Node, State, TensorType, Value
+from dla.compiler.node_check import check_node
 from dla.compiler.operators import infer
 from dla.compiler.shapes import axis_of
 from dla.isa.dtypes import BY_NUMPY, Array, DType, convert

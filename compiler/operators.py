@@ -47,17 +47,13 @@ class Request:
             raise ModelError(f"{self.op}: input {index} is missing")
         return found
 
-    @property
-    def first(self) -> TensorType:
-        return self[0]
-
     def like(self, dtype: DType | None = None) -> tuple[TensorType]:
         """The first input's shape."""
-        return (TensorType(self.dtype or dtype or self.first.dtype, self.first.dims),)
+        return (TensorType(self.dtype or dtype or self[0].dtype, self[0].dims),)
 
     def of(self, shape: Sequence[Dim], dtype: DType | None = None) -> tuple[TensorType]:
         """A given shape."""
-        return (TensorType(self.dtype or dtype or self.first.dtype, tuple(shape)),)
+        return (TensorType(self.dtype or dtype or self[0].dtype, tuple(shape)),)
 
 
 def root(value: Value) -> Value:
@@ -126,9 +122,9 @@ def _pointwise(request: Request) -> tuple[TensorType, ...]:
 def _reduce(request: Request) -> tuple[TensorType, ...]:
     axes = request.attributes["axes"]
     if request.attributes["keepdims"]:
-        shape = [1 if k in axes else d for k, d in enumerate(request.first.dims)]
+        shape = [1 if k in axes else d for k, d in enumerate(request[0].dims)]
     else:
-        shape = [d for k, d in enumerate(request.first.dims) if k not in axes]
+        shape = [d for k, d in enumerate(request[0].dims) if k not in axes]
     return request.of(shape, DType.I64 if request.sub in ("argmax", "argmin") else None)
 
 
@@ -159,7 +155,7 @@ def _conv(request: Request) -> tuple[TensorType, ...]:
 
 
 def _pool(request: Request) -> tuple[TensorType, ...]:
-    x = request.first
+    x = request[0]
     if request.sub.startswith("global"):
         return request.of((x.dims[0], *(1 for _ in x.dims[1:-1]), x.dims[-1]))
     return request.of((x.dims[0], *window_output(request.attributes, x.dims[1:-1], None), x.dims[-1]))
@@ -173,8 +169,8 @@ def _attention(request: Request) -> tuple[TensorType, ...]:
 
 
 def _topk(request: Request) -> tuple[TensorType, ...]:
-    shape = (*request.first.dims[:-1], request.attributes["count"])
-    return (TensorType(request.first.dtype, shape), TensorType(request.dtype or DType.I64, shape))
+    shape = (*request[0].dims[:-1], request.attributes["count"])
+    return (TensorType(request[0].dtype, shape), TensorType(request.dtype or DType.I64, shape))
 
 
 def _gather(request: Request) -> tuple[TensorType, ...]:
@@ -184,14 +180,14 @@ def _gather(request: Request) -> tuple[TensorType, ...]:
 
 def _resize(request: Request) -> tuple[TensorType, ...]:
     axis = request.attributes["axis"]
-    shape = list(request.first.dims)
+    shape = list(request[0].dims)
     shape[axis] = request[1].dims[0]
     return request.of(shape)
 
 
 def _pad(request: Request) -> tuple[TensorType, ...]:
     low, high = request.attributes["low"], request.attributes["high"]
-    return request.of([d + low[k] + high[k] for k, d in enumerate(request.first.dims)])
+    return request.of([d + low[k] + high[k] for k, d in enumerate(request[0].dims)])
 
 
 def _rnn(request: Request) -> tuple[TensorType, ...]:
@@ -207,31 +203,31 @@ def _made(request: Request) -> tuple[TensorType, ...]:
 
 def _reshape(request: Request) -> tuple[TensorType, ...]:
     shape = tuple(request.attributes["shape"])
-    if dims.product(shape) != request.first.elements:
-        raise ModelError(f"{request.first} cannot be reshaped to {shape_text(shape)}")
+    if dims.product(shape) != request[0].elements:
+        raise ModelError(f"{request[0]} cannot be reshaped to {shape_text(shape)}")
     return request.of(shape)
 
 
 def _transpose(request: Request) -> tuple[TensorType, ...]:
     perm = tuple(request.attributes["perm"])
-    if sorted(perm) != list(range(len(request.first.dims))):
-        raise ModelError(f"perm {list(perm)} is no order of the axes of {request.first}")
-    return request.of([request.first.dims[k] for k in perm])
+    if sorted(perm) != list(range(len(request[0].dims))):
+        raise ModelError(f"perm {list(perm)} is no order of the axes of {request[0]}")
+    return request.of([request[0].dims[k] for k in perm])
 
 
 def _slice(request: Request) -> tuple[TensorType, ...]:
     names = ("starts", "sizes", "steps")
-    for old, start, size, step in zip(request.first.dims, *(request.attributes[name] for name in names), strict=True):
+    for old, start, size, step in zip(request[0].dims, *(request.attributes[name] for name in names), strict=True):
         beyond = start + (size - 1) * step - old + 1
         if size != 0 and isinstance(beyond, int) and beyond > 0:
-            raise ModelError(f"{request.first} has not {size} elements from {start} on in steps of {step}")
+            raise ModelError(f"{request[0]} has not {size} elements from {start} on in steps of {step}")
     return request.of(request.attributes["sizes"])
 
 
 def _expand(request: Request) -> tuple[TensorType, ...]:
     shape = tuple(request.attributes["shape"])
-    if broadcast([request.first.dims, shape], "EXPAND") != shape:
-        raise ModelError(f"{request.first} does not broadcast to {shape_text(shape)}")
+    if broadcast([request[0].dims, shape], "EXPAND") != shape:
+        raise ModelError(f"{request[0]} does not broadcast to {shape_text(shape)}")
     return request.of(shape)
 
 

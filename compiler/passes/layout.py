@@ -30,7 +30,7 @@ def _perm_of(value: Value | None) -> Perm | None:
     return None if node is None else node.attributes["perm"]
 
 
-def _source(value: Value) -> Value:
+def _untransposed(value: Value) -> Value:
     """What `value`, which is a transpose, is a transpose of."""
     assert value.producer is not None, "only nodes transpose"
     (source,) = value.producer.present
@@ -61,7 +61,7 @@ def pointwise(node: Node, b: GraphBuilder) -> Replacement:
 def _turned(b: GraphBuilder, value: Value, perm: Perm, back: Perm) -> Value | None:
     """`value` with its axes in the order before `perm`; None where that would be a strided read of a large tensor."""
     if _perm_of(value) == perm:
-        return _source(value)
+        return _untransposed(value)
     if all(d == 1 for d in value.dims) and value.rank <= 1:
         return value
     full = (1,) * (len(perm) - value.rank) + value.dims
@@ -76,7 +76,7 @@ def same_axes(node: Node, b: GraphBuilder) -> Replacement:
     perm = _perm_of(x)
     if x is None or perm is None or any(_perm_of(v) is not None for v in rest):
         return None
-    return b.transpose(_again(node, b, [_source(x), *rest], axis=perm[node.attributes["axis"]]), perm)
+    return b.transpose(_again(node, b, [_untransposed(x), *rest], axis=perm[node.attributes["axis"]]), perm)
 
 
 def concat(node: Node, b: GraphBuilder) -> Replacement:
@@ -84,7 +84,7 @@ def concat(node: Node, b: GraphBuilder) -> Replacement:
     perm = _perm_of(node.inputs[0])
     if perm is None or any(_perm_of(v) != perm for v in node.inputs):
         return None
-    parts = [_source(v) for v in node.present]
+    parts = [_untransposed(v) for v in node.present]
     return b.transpose(_again(node, b, parts, axis=perm[node.attributes["axis"]]), perm)
 
 
@@ -98,7 +98,7 @@ def pad(node: Node, b: GraphBuilder) -> Replacement:
     amounts = {
         name: (*(node.attributes[name][k] for k in back), *node.attributes[name][rest]) for name in ("low", "high")
     }
-    return b.transpose(_again(node, b, [_source(x)], **amounts), perm)
+    return b.transpose(_again(node, b, [_untransposed(x)], **amounts), perm)
 
 
 def cut(node: Node, b: GraphBuilder) -> Replacement:
@@ -109,7 +109,7 @@ def cut(node: Node, b: GraphBuilder) -> Replacement:
         return None
     back = inverse(perm)
     turned = {name: tuple(node.attributes[name][k] for k in back) for name in ("starts", "sizes", "steps")}
-    return b.transpose(_again(node, b, [_source(x)], **turned), perm)
+    return b.transpose(_again(node, b, [_untransposed(x)], **turned), perm)
 
 
 def reduce(node: Node, b: GraphBuilder) -> Replacement:
@@ -119,7 +119,7 @@ def reduce(node: Node, b: GraphBuilder) -> Replacement:
     if perm is None:
         return None
     axes = tuple(sorted(perm[a] for a in node.attributes["axes"]))
-    folded = _again(node, b, [_source(x)], axes=axes)
+    folded = _again(node, b, [_untransposed(x)], axes=axes)
     if node.attributes.get("keepdims"):
         return b.transpose(folded, perm)
     stay = [p for p in perm if p not in axes]
@@ -140,7 +140,7 @@ def reshape(node: Node, b: GraphBuilder) -> Replacement:
         return None
     places = [k for _, _, new in order for k in new]
     shape = [node.output.dims[k] for k in places]
-    merged = b.reshape(b.transpose(_source(x), first), shape)
+    merged = b.reshape(b.transpose(_untransposed(x), first), shape)
     return b.transpose(merged, inverse(places))
 
 

@@ -14,8 +14,9 @@ import numpy as np
 
 from dla.compiler import dims
 from dla.compiler.graph import Value
+from dla.compiler.onnx.channels import channels_first, channels_last
 from dla.compiler.onnx.context import Context
-from dla.compiler.onnx.layout import channels_first, channels_last
+from dla.compiler.onnx.sizes import fixed
 from dla.isa.dtypes import DType
 from dla.isa.errors import ModelError
 
@@ -44,9 +45,9 @@ def grid_sample(c: Context) -> Value:
     how = Sampling(_NAMES.get(mode, mode), c.attribute("padding_mode", "zeros"), bool(c.attribute("align_corners", 0)))
     if how.mode not in _TAPS or how.padding not in PADDINGS:
         raise ModelError(f"mode '{how.mode}' with padding '{how.padding}'")
-    sizes = [d for d in x.dims[2:] if isinstance(d, int)]
-    if spatial < 1 or len(sizes) != spatial or grid.rank != x.rank or grid.dims[-1] != spatial:
-        raise ModelError(f"positions {grid.type} in images {x.type} of known size", hint="fix dims: --fix NAME=SIZE")
+    if spatial < 1 or grid.rank != x.rank or grid.dims[-1] != spatial:
+        raise ModelError(f"positions {grid.type} in images {x.type}")
+    sizes = fixed(x.dims[2:])
     batch, points, total = x.dims[0], dims.product(grid.dims[1:-1]), dims.product(sizes)
     flat = c.b.reshape(c.b.cast(grid, DType.F32), [batch, points, spatial])
     index = c.b.mul(c.b.iota([batch, 1, 1], DType.I64), c.b.fill((), total, DType.I64))

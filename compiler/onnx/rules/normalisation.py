@@ -8,8 +8,8 @@ from typing import Any
 from dla.compiler import dims
 from dla.compiler.builder import GraphBuilder
 from dla.compiler.graph import Value
+from dla.compiler.onnx.channels import channels_first, channels_last
 from dla.compiler.onnx.context import Context
-from dla.compiler.onnx.layout import channels_first, channels_last
 from dla.isa.dtypes import DType
 from dla.isa.errors import ModelError
 

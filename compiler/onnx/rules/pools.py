@@ -13,8 +13,8 @@ import numpy as np
 from dla.compiler import dims
 from dla.compiler.builder import GraphBuilder
 from dla.compiler.graph import Value
+from dla.compiler.onnx.channels import channels_first, channels_last
 from dla.compiler.onnx.context import Context
-from dla.compiler.onnx.layout import channels_first, channels_last
 from dla.compiler.onnx.rules.windows import Window, auto_pad, window_of
 from dla.compiler.onnx.sizes import fixed
 from dla.isa.dtypes import DType

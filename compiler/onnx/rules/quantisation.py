@@ -14,8 +14,8 @@ import numpy as np
 from dla.compiler.builder import GraphBuilder
 from dla.compiler.dims import Dim
 from dla.compiler.graph import Value
+from dla.compiler.onnx.channels import channels_first, channels_last
 from dla.compiler.onnx.context import Context
-from dla.compiler.onnx.layout import channels_first, channels_last
 from dla.compiler.onnx.rules.linear import integer_product
 from dla.compiler.onnx.rules.windows import convolve, kernels_fit, window_of
 from dla.compiler.onnx.sizes import fixed_dim

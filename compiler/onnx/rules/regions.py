@@ -13,8 +13,8 @@ from dla.compiler import dims
 from dla.compiler.builder import GraphBuilder
 from dla.compiler.dims import Dim
 from dla.compiler.graph import Value
+from dla.compiler.onnx.channels import channels_first, channels_last
 from dla.compiler.onnx.context import Context
-from dla.compiler.onnx.layout import channels_first, channels_last
 from dla.compiler.onnx.rules.grids import Sampling, crossed
 from dla.compiler.onnx.rules.grids import taps as linear_taps
 from dla.compiler.onnx.rules.windows import Window, window_of

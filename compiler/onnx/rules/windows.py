@@ -11,8 +11,8 @@ import numpy as np
 from dla.compiler.builder import GraphBuilder
 from dla.compiler.dims import Dim
 from dla.compiler.graph import Value
+from dla.compiler.onnx.channels import channels_first, channels_last
 from dla.compiler.onnx.context import Context
-from dla.compiler.onnx.layout import channels_first, channels_last
 from dla.compiler.onnx.sizes import fixed, fixed_dim
 from dla.compiler.shapes import shape_text
 from dla.isa.dtypes import DType
