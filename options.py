@@ -10,8 +10,11 @@ from typing import Any, cast
 import click
 
 from dla.console import Command
-from dla.isa.dtypes import FLOATS
 from dla.isa.errors import InputError
+from dla.isa.names import shown
+
+COMPUTE_TYPES = ("f32", "f16", "bf16")
+"""Those of `dla.compile_model`: written again, because NumPy would come with them."""
 
 
 @dataclass(frozen=True)
@@ -60,7 +63,7 @@ def model_options(command: Command) -> Command:
                      help="Of an .onnx model: the only value of a symbolic dim."),
         click.option("--value", "values", multiple=True, metavar="NAME=FILE[#KEY]",
                      help="Of an .onnx model: make this input a constant."),
-        click.option("--dtype", type=click.Choice([dtype.text for dtype in FLOATS]),
+        click.option("--dtype", type=click.Choice(COMPUTE_TYPES),
                      help="Of an .onnx model: the float type to compute in, if not the model's own."),
         click.option("--substitute-types", "substitute", is_flag=True,
                      help="Of an .onnx model: hold f64 as f32, i16 and u16 as i32, u32 and u64 as i64."),
@@ -72,8 +75,7 @@ def explain_option(command: Command) -> Command:
 
     def known(ctx: click.Context, option: click.Parameter, value: str | None) -> str | None:
         if value:
-            from dla.compiler.passes import PASSES
-            from dla.isa.names import shown
+            from dla.compiler.passes import PASSES  # only who asks for a pass waits for the compiler
 
             if value not in ("import", *PASSES):
                 raise InputError(f"--explain: there is no pass '{shown(value)}'",

@@ -10,7 +10,7 @@ import numpy as np
 
 from dla.compiler.builder import GraphBuilder
 from dla.compiler.graph import Graph
-from dla.compiler.onnx import signature
+from dla.compiler.onnx import loader, signature
 from dla.compiler.pipeline import Compiled, Explain, Progress, compile_graph
 from dla.isa.descriptor import MAX_DIM
 from dla.isa.dtypes import BY_TEXT, FLOATS, Array, DType
@@ -71,8 +71,6 @@ def _imported(
     substitute: bool, progress: Progress,
 ) -> Graph:  # fmt: skip
     """The graph of an ONNX model."""
-    from dla.compiler.onnx import loader
-
     progress("reading the model")
     loaded = loader.load(Path(model)) if isinstance(model, str | Path) else loader.from_proto(model)
     from dla.compiler.onnx.importer import Options, import_model  # needs the package, which the loader asked for

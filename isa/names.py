@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
-from dla.isa.program import Debug
+if TYPE_CHECKING:
+    from dla.isa.program import Debug  # the command line shows names before it needs programs, and NumPy
 
 MAX_NAME_BYTES = 255
 MAX_TEXT_BYTES = 4096
