@@ -183,12 +183,6 @@ def test_no_color_is_honoured(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "\x1b[3" not in dla("doctor").output
 
 
-def test_the_command_line_begins_without_numpy() -> None:
-    """Importing it takes longer than printing help."""
-    code = "import sys, dla.cli; sys.exit('numpy' in sys.modules)"
-    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
-
-
 def test_types_to_compute_in_are_those_of_the_machine() -> None:
     """The command line has them written out."""
     assert tuple(dtype.text for dtype in FLOATS) == COMPUTE_TYPES
