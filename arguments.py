@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import dla
 from dla.console import note, read_source, waiting
 from dla.isa.errors import AssemblyError, Diagnostic, InputError
+from dla.isa.names import shown
 
 if TYPE_CHECKING:
     from dla.emulator.result import Result
@@ -112,13 +113,14 @@ def loaded(name: str, *, text_only: bool = False) -> Program:
         return dla.load(path)
     if data.startswith(MAGIC):
         return read_bytes(data)
-    shown = "<stdin>" if name == "-" else name
+    file = "<stdin>" if name == "-" else name
     try:
         text = data.decode("utf-8")
     except UnicodeDecodeError as error:
         message = f"byte {error.start} is not UTF-8 text: this is neither assembly nor bytecode"
-        raise AssemblyError([Diagnostic(shown, 1, 1, message)]) from None
-    return dla.assemble(text, file=shown, folder=Path())
+        hint = "a model is known by its name: NAME.onnx"
+        raise AssemblyError([Diagnostic(file, 1, 1, message, hint=hint)]) from None
+    return dla.assemble(text, file=file, folder=Path())
 
 
 def inputs_for(
@@ -172,11 +174,12 @@ def tracer(kept: list[dict[str, Any]] | None) -> Callable[[Any], None]:
 def compared_backends(text: str) -> list[str]:
     """What `--backends` names beside the reference."""
     first, *others = text.split(",")
-    if first != "golden" or not others or not set(others) <= {"gpu", "golden-f32", "onnxruntime"}:
-        raise InputError(
-            f"--backends {text} compares nothing",
-            hint="write golden,gpu (or golden-f32, onnxruntime): golden is the reference",
-        )
+    hint = "write golden,gpu (or golden-f32, onnxruntime): golden is the reference"
+    unknown = [name for name in (first, *others) if name not in ("golden", "gpu", "golden-f32", "onnxruntime")]
+    if unknown:
+        raise InputError(f"--backends {text}: there is no backend '{shown(unknown[0])}'", hint=hint)
+    if first != "golden" or not others or "golden" in others:
+        raise InputError(f"--backends {text} compares nothing", hint=hint)
     return others
 
 

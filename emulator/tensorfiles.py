@@ -80,11 +80,7 @@ def gather(
         for given, stored in _select(spec, tuple(expected), what):
             name = (aliases or {}).get(given, given)
             if name not in expected:
-                raise InputError(
-                    f"the program has no {what} '{shown(name)}' (from '{spec}')",
-                    hint=f"its {what}s: {', '.join(expected) or 'none'}"
-                    + ("" if "=" in spec else f"; say which one this is: NAME={spec}"),
-                )
+                raise _unknown(name, spec, tuple(expected), what)
             if name in found:
                 raise InputError(f"{what} '{name}' is given twice")
             declared = expected[name].descriptor
@@ -100,14 +96,26 @@ def gather(
 def shapes(specs: Sequence[str], names: Mapping[str, str]) -> dict[str, tuple[int, ...]]:
     """The shapes of the tensors that `specs` name, where a file's header tells; `names` maps what each may be called.
 
-    What comes from stdin can be read once, so not here.
+    What comes from stdin can be read once, so not here. Raises InputError.
     """
     expected = tuple(dict.fromkeys(names.values()))
     found: dict[str, tuple[int, ...]] = {}
     for spec in specs:
-        if spec.rpartition("=")[2] != "-":
-            found |= {names[name]: stored.shape for name, stored in _select(spec, expected, "input") if name in names}
+        if spec.rpartition("=")[2] == "-":
+            continue
+        for name, stored in _select(spec, expected, "input"):
+            if name not in names:
+                raise _unknown(name, spec, expected, "input")
+            found[names[name]] = stored.shape
     return found
+
+
+def _unknown(name: str, spec: str, expected: Sequence[str], what: str) -> InputError:
+    return InputError(
+        f"the program has no {what} '{shown(name)}' (from '{spec}')",
+        hint=f"its {what}s: {', '.join(expected) or 'none'}"
+        + ("" if "=" in spec else f"; say which one this is: NAME={spec}"),
+    )
 
 
 def chosen(spec: str) -> tuple[str, Stored]:

@@ -183,9 +183,12 @@ def bad_inputs() -> dict[str, Callable[[], Result]]:
         "weights beside stdout": lambda: dla("compile", "model.onnx", *BOUND, "-o", "-", "--external", "w.safetensors"),
         "no such folder": lambda: dla("compile", "model.onnx", *BOUND, "-o", "none/m.dlab"),
         "run: no bound": lambda: dla("run", "model.onnx", "--random", "1"),
+        "run: unknown input": lambda: dla("run", "model.onnx", "-i", "z=x.npy"),
         "run: bound of a program": lambda: dla("run", "double.dla", "-i", "y.npy", "--bound", "n=4"),
         "run: missing model": lambda: dla("run", "none.onnx"),
         "run: wrong shape": lambda: dla("run", "model.onnx", *BOUND, "-i", "long.npy"),
+        "compare: unknown backend": lambda: dla("compare", "model.onnx", "--random", "1", "--backends", "golden,tpu"),
+        "compare: nothing": lambda: dla("compare", "model.onnx", "--random", "1", "--backends", "golden"),
         "compare: a program": lambda: dla("compare", "double.dla", "--random", "1", "--backends", "golden,onnxruntime"),
     }  # fmt: skip
 
@@ -210,9 +213,12 @@ EXPECTED = {
     "weights beside stdout": (2, "error: --external needs a file to stand beside"),
     "no such folder": (2, "error: cannot write 'none/m.dlab': No such file or directory"),
     "run: no bound": (3, "error: these dims have no bound: batch"),
+    "run: unknown input": (2, "error: the program has no input 'z' (from 'z=x.npy')\n  help: its inputs: x:0"),
     "run: bound of a program": (2, "error: --bound is for .onnx models, and 'double.dla' is a program"),
     "run: missing model": (2, "error: there is no file 'none.onnx'"),
     "run: wrong shape": (2, "error: input 'x_0' must have shape [batch <= 8, 3], not [4]"),
+    "compare: unknown backend": (2, "error: --backends golden,tpu: there is no backend 'tpu'"),
+    "compare: nothing": (2, "error: --backends golden compares nothing"),
     "compare: a program": (2, "error: onnxruntime runs .onnx models, and this is a program"),
 }
 
