@@ -112,7 +112,9 @@ def write_program(program: Program, output: str, external: str | None) -> None:
 def dis(program: str, output: str, model: ModelOptions, as_json: bool) -> None:
     """Turn bytecode into text again.
 
-    The text assembles to the same bytes, names and comments included.
+    The text assembles to the same program, names and comments included, and to the same bytes if the program came from
+    text; one that a compiler made gets source lines. The text of an .onnx model looks for its weights beside itself;
+    `dla compile` and then `dla dis` gives one that holds them.
 
     \b
       dla dis net.dlab | less
