@@ -103,12 +103,13 @@ def compiled_parts(compiled: Compiled, summary: Summary, renamed: Renamed) -> li
 
 
 def _interface(program: Program, renamed: Renamed) -> Table:
-    """Inputs and outputs, with the model's names where a program cannot have them."""
-    found = table("tensor", "segment", "type", "in the model")
+    """Inputs and outputs, with the model's names if there is one that a program cannot have."""
+    renames = any(ours != name for names in renamed for name, ours in names.items())
+    found = table("tensor", "segment", "type", *(["in the model"] if renames else []))
     for segment, names in zip((Segment.INPUT, Segment.OUTPUT), renamed, strict=True):
         theirs = {ours: name for name, ours in names.items()}
         for tensor in program.in_segment(segment):
             shape = tensor.descriptor.dtype.text + shape_text(program, tensor.descriptor.dims)
             name = theirs.get(tensor.name, tensor.name)
-            found.add_row(tensor.name, segment.text, shape, "" if name == tensor.name else name)
+            found.add_row(tensor.name, segment.text, shape, *([name if name != tensor.name else ""] if renames else []))
     return found
