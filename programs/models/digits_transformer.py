@@ -52,6 +52,8 @@ def build() -> Graph:
 
 
 if __name__ == "__main__":
+    if len(sys.argv) != 2 or not sys.argv[1].endswith(".dlab"):
+        sys.exit(__doc__)
     compiled = dla.compile_model(build())
     dla.save(compiled.program, sys.argv[1])
     print(compiled)

@@ -37,6 +37,8 @@ def write(session: dla.Session, prompt: list[int], count: int) -> list[int]:
 
 
 if __name__ == "__main__":
+    if len(sys.argv) != 2 or not sys.argv[1].endswith(".dlab"):
+        sys.exit(__doc__)
     compiled = dla.compile_model(build())
     dla.save(compiled.program, sys.argv[1])
     print(compiled)

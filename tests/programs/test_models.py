@@ -127,4 +127,7 @@ def test_a_model_is_a_script_that_writes_a_program(name: str, tmp_path: Path) ->
     done = subprocess.run([sys.executable, PROGRAMS / "models" / f"{name}.py", path], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert "instructions" in done.stdout
+    help_wanted = subprocess.run([sys.executable, PROGRAMS / "models" / f"{name}.py", "--help"], capture_output=True)
+    assert help_wanted.returncode == 1
+    assert f"{name}.py {name}.dlab".encode() in help_wanted.stderr
     assert container.write_bytes(container.load(path)) == container.write_bytes(compiled(name).program)
