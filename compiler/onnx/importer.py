@@ -144,7 +144,8 @@ class Importer:
             first = next(iter(unbounded))
             raise ModelError(
                 f"these dims have no bound: {', '.join(map(shown, unbounded))}",
-                hint=f"--bound {first}=64 for at most 64, --fix {first}=1 for exactly 1",
+                hint=f"--bound {first}=64 for at most 64, --fix {first}=1 for exactly 1"
+                + ("; and so for each" if len(unbounded) > 1 else ""),
             )
         for name, dtype, shape in found:
             names[name] = self.b.input(name, dtype, shape)
