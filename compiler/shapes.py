@@ -23,6 +23,8 @@ def axis_of(axis: int, rank: int) -> int:
 
 def broadcast(shapes: Sequence[Sequence[Dim]], what: str = "operands") -> tuple[Dim, ...]:
     """NumPy's broadcast of `shapes`. Raises ModelError."""
+    if shapes and all(shape == shapes[0] for shape in shapes):
+        return tuple(shapes[0])  # nearly always, and the types of all nodes are asked for after every pass
     rank = max(map(len, shapes), default=0)
     result: list[Dim] = []
     for axis in range(-rank, 0):

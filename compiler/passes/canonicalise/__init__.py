@@ -24,10 +24,10 @@ from dla.compiler.passes.rewrite import Rule, rewrite
 FAMILIES = (views, arithmetic, indices, activations, softmax, norms, rotary, attention, products, masks)
 """In the order in which their rules are tried on a node."""
 
-RULES: dict[str, list[Rule]] = {}
-for _family in FAMILIES:
-    for _op, _rules in _family.RULES.items():
-        RULES.setdefault(_op, []).extend(_rules)
+RULES: dict[str, list[Rule]] = {
+    op: [rule for family in FAMILIES for rule in family.RULES.get(op, ())]
+    for op in dict.fromkeys(op for family in FAMILIES for op in family.RULES)
+}
 
 
 def run(graph: Graph) -> Graph:
