@@ -171,8 +171,8 @@ REFUSED = {
         "5 channels do not fall into 2 groups",
     "(float[1, S, 7] q) => (float y) { y = Attention <q_num_heads = 2, kv_num_heads = 2> (q, q, q) }":
         "7 columns do not fall into 2 heads",
-    "(float[1, S, D] q) => (float y) { y = Attention <q_num_heads = 2, kv_num_heads = 2> (q, q, q) }":
-        r"axis 2 of f32\[1, S, D\] must have a known size",
+    "(float[1, 7, S] q) => (float y) { y = Attention <q_num_heads = 2, kv_num_heads = 2> (q, q, q) }":
+        r"axis 2 of f32\[1, 7, S\] must have a known size",
     "(uint8[1, 1, 20, 20] x, uint8[1, 1, 20, 20] w) => (int32 y) { y = ConvInteger (x, w) }":
         "400 taps and 1 channels: too large to be computed exactly",
 }  # fmt: skip
