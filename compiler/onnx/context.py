@@ -12,7 +12,7 @@ import onnx
 from dla.compiler.builder import GraphBuilder
 from dla.compiler.dims import Dim, Expr
 from dla.compiler.graph import Value
-from dla.compiler.onnx.known import Known, Tensors, is_symbolic, objects
+from dla.compiler.onnx.known import Known, Tensors, is_symbolic
 from dla.compiler.shapes import axis_of
 from dla.isa.dtypes import Array, DType
 from dla.isa.errors import ModelError
@@ -195,7 +195,7 @@ def materialise(b: GraphBuilder, item: Item) -> Value:
 
 def dims_of(value: Value) -> Array:
     """The shape of `value` as an array of dims."""
-    return objects(np.array([*value.dims, None], object)[:-1])
+    return np.array(value.dims, object)
 
 
 def narrow(array: Array, dtype: DType) -> Item | Array:

@@ -325,7 +325,7 @@ def _shape(context: Context) -> Array:
     item = context.inputs[0]
     shape = objects(np.array(item.array.shape, np.int64)) if isinstance(item, Known) else dims_of(context[0])
     if context.op == "Size":
-        return objects(np.array([dims.product(shape), None], object)[:1].reshape(()))
+        return np.array(dims.product(shape), object)
     return shape[slice(context.attribute("start", 0), context.attribute("end"))]
 
 
