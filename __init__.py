@@ -125,9 +125,13 @@ def load(path: str | Path) -> Program:
     from dla.assembler import assemble_file
     from dla.isa import container
     from dla.isa.container.layout import MAGIC
+    from dla.isa.errors import InputError
     from dla.isa.files import map_file
+    from dla.isa.names import shown
 
     path = Path(path)
+    if path.suffix.lower() == ".onnx":
+        raise InputError(f"'{shown(path)}' is a model, not a program", hint="dla.compile_model makes one of it")
     binary = path.suffix == ".dlab" or bytes(map_file(path)[: len(MAGIC)]) == MAGIC
     return container.load(path) if binary else assemble_file(path)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, SupportsIndex
 
 import numpy as np
 
@@ -62,7 +62,8 @@ def compile_model(
 def _compute_type(dtype: str | DType | None) -> DType | None:
     found = BY_TEXT.get(dtype) if isinstance(dtype, str) else dtype
     if dtype is not None and (found is None or found not in FLOATS):
-        raise InputError(f"networks are computed in {', '.join(d.text for d in FLOATS)}, not in {dtype}")
+        given = found.text if isinstance(found, DType) else dtype
+        raise InputError(f"networks are computed in {', '.join(d.text for d in FLOATS)}, not in {given}")
     return found
 
 
@@ -94,8 +95,8 @@ def _check_sizes(
         if name not in names:
             hint = f"its symbolic dims: {', '.join(map(shown, known)) or 'none'}"
             raise InputError(f"the model has no symbolic dim '{shown(name)}'", hint=hint)
-        if not 0 <= size <= MAX_DIM:
-            raise InputError(f"dim '{shown(name)}' cannot be {size}: sizes are from 0 to 2**40")
+        if not isinstance(size, SupportsIndex) or not 0 <= size <= MAX_DIM:
+            raise InputError(f"dim '{shown(name)}' cannot be {size!r}: sizes are from 0 to 2**40")
     both = {names[name] for name in bounds} & {names[name] for name in fixed}
     for name in sorted(both):
         raise InputError(f"dim '{shown(name)}' has a bound and is fixed", hint="give one of the two")

@@ -129,7 +129,8 @@ def test_sources_are_in_the_program(tmp_path: Path) -> None:
     ("options", "message"),
     [
         ({"dtype": "f64"}, "computed in f32, f16, bf16, not in f64"),
-        ({"dtype": DType.I8}, "not in"),
+        ({"dtype": DType.I8}, "not in i8"),
+        ({"bounds": {"batch": "64"}}, "dim 'batch' cannot be '64'"),
         ({"bounds": {"n": 1}}, "no symbolic dim 'n'"),
         ({"bounds": {"batch": -1}}, "cannot be -1"),
         ({"values": {"z": 1}}, "no input 'z'"),

@@ -64,6 +64,8 @@ def test_load_of_what_is_no_program_says_so(tmp_path: Path) -> None:
         dla.load(tmp_path / "empty.dla")
     with pytest.raises(dla.InputError):
         dla.load(tmp_path / "missing.dla")
+    with pytest.raises(dla.InputError, match=r"is a model, not a program.*\n.*compile_model"):
+        dla.load(tmp_path / "model.onnx")
 
 
 def test_programs_are_verified_before_they_run() -> None:
