@@ -113,14 +113,14 @@ def loaded(name: str, *, text_only: bool = False) -> Program:
         return dla.load(path)
     if data.startswith(MAGIC):
         return read_bytes(data)
-    file = "<stdin>" if name == "-" else name
+    where = "<stdin>" if name == "-" else name
     try:
         text = data.decode("utf-8")
     except UnicodeDecodeError as error:
         message = f"byte {error.start} is not UTF-8 text: this is neither assembly nor bytecode"
         hint = "a model is known by its name: NAME.onnx"
-        raise AssemblyError([Diagnostic(file, 1, 1, message, hint=hint)]) from None
-    return dla.assemble(text, file=file, folder=Path())
+        raise AssemblyError([Diagnostic(where, 1, 1, message, hint=hint)]) from None
+    return dla.assemble(text, file=where, folder=Path())
 
 
 def inputs_for(
