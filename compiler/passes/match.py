@@ -36,6 +36,13 @@ def constant_array(value: Value) -> Array | None:
     return None if given is None else given.transpose(node.attributes["perm"])
 
 
+def bare_product(value: Value) -> Node | None:
+    """The GEMM that makes `value`, if that is alpha * a @ b and nothing else."""
+    node = value.made_by("GEMM", "")
+    bare = node is not None and not node.attributes.get("steps") and all(v is None for v in node.inputs[2:])
+    return node if bare else None
+
+
 def number(value: Value | None) -> float | None:
     """The one number that every element of `value` is, if that is known."""
     if value is None:

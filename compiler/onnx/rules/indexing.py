@@ -15,6 +15,7 @@ from dla.compiler import dims
 from dla.compiler.dims import Dim
 from dla.compiler.graph import Value
 from dla.compiler.onnx.context import Context
+from dla.compiler.operators import VIEWS
 from dla.isa.dtypes import INDEXES, DType
 from dla.isa.errors import ModelError
 
@@ -49,7 +50,7 @@ def from_start(c: Context, indices: Value, size: Dim) -> Value:
 
 def counted_up(indices: Value) -> bool:
     """Whether indices are made such that none is negative."""
-    while indices.producer is not None and indices.producer.op in ("RESHAPE", "TRANSPOSE", "SLICE", "EXPAND", "COPY"):
+    while indices.producer is not None and indices.producer.op in (*VIEWS, "COPY"):
         (indices,) = indices.producer.present
     node = indices.producer
     if node is None:

@@ -13,7 +13,7 @@ from dla.compiler.builder import GraphBuilder
 from dla.compiler.graph import Node, Value
 from dla.compiler.passes.canonicalise.masks import MASKED
 from dla.compiler.passes.canonicalise.views import transposed
-from dla.compiler.passes.match import DEPTH, commuted, number, scaled, source
+from dla.compiler.passes.match import DEPTH, bare_product, commuted, number, scaled, source
 from dla.isa.dtypes import DType
 
 LOWEST = float(np.finfo(np.float32).min)
@@ -32,7 +32,7 @@ class Scores:
 
 def attention(node: Node, b: GraphBuilder) -> Value | None:
     """GEMM, scale, mask, SOFTMAX, GEMM."""
-    if node.sub or any(v is not None for v in node.inputs[2:]) or node.attributes.get("alpha", 1.0) != 1.0:
+    if bare_product(node.output) is None or node.attributes.get("alpha", 1.0) != 1.0:
         return None
     p, v = _uncast(source(node), b), source(node, 1)
     softmax = p.made_by("SOFTMAX", "soft", "")
@@ -76,8 +76,7 @@ def _scores(value: Value, b: GraphBuilder, depth: int = DEPTH) -> Scores | None:
     if node is None or depth == 0 or not b.graph.only_user(value):
         return None
     if node.op == "GEMM":
-        bare = not node.sub and not any(v is not None for v in node.inputs[2:]) and not node.attributes.get("steps")
-        return Scores(node, node.attributes.get("alpha", 1.0)) if bare else None
+        return Scores(node, node.attributes.get("alpha", 1.0)) if bare_product(value) is not None else None
     if node.name == "EW.add":
         for inner, mask in commuted(value, "add"):
             found = _scores(inner, b, depth - 1) if inner.dims == value.dims else None

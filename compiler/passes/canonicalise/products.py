@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dla.compiler.builder import GraphBuilder
 from dla.compiler.graph import Node, Value
-from dla.compiler.passes.match import scaled, seen_again, source, under_views
+from dla.compiler.passes.match import bare_product, scaled, seen_again, source, under_views
 
 
 def scaled_operand(node: Node, b: GraphBuilder) -> Value | None:
@@ -30,10 +30,8 @@ def _scaled_view(value: Value, b: GraphBuilder) -> tuple[float, Value]:
 def scaled_product(node: Node, b: GraphBuilder) -> Value | None:
     """A multiple of a @ b, if nothing is added to the product."""
     factor, product = scaled(node.output)
-    gemm = product.made_by("GEMM", "")
-    if gemm is None or factor in (0.0, 1.0) or not b.graph.only_user(product):
-        return None
-    if any(v is not None for v in gemm.inputs[2:]) or gemm.attributes.get("steps") or product.type != node.output.type:
+    gemm = bare_product(product)
+    if gemm is None or factor in (0.0, 1.0) or not b.graph.only_user(product) or product.type != node.output.type:
         return None
     alpha = gemm.attributes.get("alpha", 1.0) * factor
     return b.emit("GEMM", gemm.inputs, dtype=node.output.dtype, **{**gemm.attributes, "alpha": alpha})

@@ -9,7 +9,7 @@ import numpy as np
 
 from dla.compiler.builder import GraphBuilder
 from dla.compiler.graph import Graph, Node, Value
-from dla.compiler.passes.match import commuted, constant_array, source
+from dla.compiler.passes.match import bare_product, commuted, constant_array, source
 from dla.compiler.passes.rewrite import Replacement, rewrite
 
 UNITS = ("identity", "sigmoid", "silu", "gelu", "gelu_tanh", "relu")
@@ -38,12 +38,11 @@ def gated(node: Node, b: GraphBuilder) -> Replacement:
 
 def _plain(b: GraphBuilder, value: Value, user: Node) -> Node | None:
     """The GEMM with constant weights and no extras that makes `value` for `user` alone."""
-    node = value.made_by("GEMM")
-    if node is None or node.sub or node.attributes or b.graph.only_user(value) is not user:
+    node = bare_product(value)
+    if node is None or node.attributes.get("alpha", 1.0) != 1.0 or b.graph.only_user(value) is not user:
         return None
     weights = source(node, 1)
-    constant = weights.rank == 2 and constant_array(weights) is not None
-    return node if constant and all(v is None for v in node.inputs[2:]) else None
+    return node if weights.rank == 2 and constant_array(weights) is not None else None
 
 
 def _interleaved(b: GraphBuilder, first: Value, second: Value) -> Value:
