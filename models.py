@@ -3,6 +3,8 @@
 The folder is $DLA_CACHE, or `dla` in $XDG_CACHE_HOME or ~/.cache. What is in it may be deleted at any time. A program's
 name there ends in the SHA-256 of all that it depends on: the model, the files of its weights, the options and the
 compiler (of which half is enough to tell any two apart).
+
+The compiler is imported where it is needed: a model that is in the cache takes no more of it than the loader.
 """
 
 from __future__ import annotations
@@ -23,7 +25,7 @@ from dla.isa import container
 from dla.isa.descriptor import Segment
 from dla.isa.dtypes import Array
 from dla.isa.errors import ContainerError, InputError
-from dla.isa.names import shown
+from dla.isa.names import identifier, shown
 from dla.isa.program import ISA_VERSION, Program
 
 if TYPE_CHECKING:
@@ -86,8 +88,6 @@ class Request:
     @property
     def spellings(self) -> dict[str, str]:
         """What the model's inputs may be called: their own names, and those names as identifiers."""
-        from dla.compiler.lower.assembly import identifier
-
         own = [declared.name for declared in self.inputs]
         return {**{identifier(name): name for name in own}, **{name: name for name in own}}
 
@@ -100,8 +100,6 @@ class Request:
 
     def key(self) -> str:
         """What the compiled program depends on, in a name."""
-        from dla.compiler.lower.assembly import identifier
-
         digest = hashlib.sha256()
         settings = [dla.__version__, ISA_VERSION, _compiler(), self.path.name, sorted(self.bounds.items()),
                     sorted(self.fixed.items()), self.dtype, self.substitute]  # fmt: skip

@@ -16,12 +16,19 @@ if TYPE_CHECKING:
 MAX_NAME_BYTES = 255
 MAX_TEXT_BYTES = 4096
 _IDENTIFIER = re.compile(r"[A-Za-z_][A-Za-z0-9_.]*\Z")
+_FOREIGN = re.compile(r"[^A-Za-z0-9_.]")
 _SHOWN_CHARACTERS = 80
 
 
 def is_identifier(name: object) -> bool:
     """Whether `name` may name a program, tensor, dim or label: `[A-Za-z_][A-Za-z0-9_.]*`, at most 255 bytes."""
     return isinstance(name, str) and len(name) <= MAX_NAME_BYTES and _IDENTIFIER.match(name) is not None
+
+
+def identifier(name: str, prefix: str = "t_") -> str:
+    """`name` with everything replaced that an identifier cannot have, and after `prefix` if that is not enough."""
+    plain = _FOREIGN.sub("_", name)[:200]
+    return plain if is_identifier(plain) else f"{prefix}{plain}"
 
 
 def is_text(text: object) -> bool:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable
 
 import numpy as np
@@ -13,7 +12,7 @@ from dla.compiler.lower.storage import Storage, whole
 from dla.isa.attributes import Target
 from dla.isa.descriptor import MAX_RANK, Descriptor, Segment, contiguous_strides
 from dla.isa.errors import ModelError
-from dla.isa.names import is_identifier, shown
+from dla.isa.names import identifier, shown
 from dla.isa.program import (
     MAX_INSTRUCTIONS,
     MAX_TENSORS,
@@ -145,12 +144,6 @@ class _Names:
         self._numbers[base] = number
         self._taken.add(chosen)
         return chosen
-
-
-def identifier(name: str) -> str:
-    """`name` with everything replaced that an identifier cannot have."""
-    plain = re.sub(r"[^A-Za-z0-9_.]", "_", name)[:200] or "t"
-    return plain if is_identifier(plain) else f"t_{plain}"
 
 
 def _one_line(text: str) -> str:

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from dla.isa.names import is_identifier
+from dla.isa.names import identifier
 
 if TYPE_CHECKING:
     import onnx
@@ -46,8 +45,7 @@ def size(dim: Any, name: str, axis: int) -> int | Symbol:
     if dim.WhichOneof("value") == "dim_value":
         return int(dim.dim_value)
     text = dim.dim_param or f"{name}_dim_{axis}"
-    plain = re.sub(r"\W", "_", text, flags=re.ASCII)[:200]
-    return Symbol(text, plain if is_identifier(plain) else f"d_{plain}")
+    return Symbol(text, identifier(text.replace(".", "_"), "d_"))
 
 
 def _declared(given: onnx.ValueInfoProto) -> Declared:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from dla.isa.names import is_identifier, is_text, shown
+from dla.isa.names import identifier, is_identifier, is_text, shown
 
 
 @pytest.mark.parametrize("name", ["x", "_c0", "layer1.weight", "A" * 255])
@@ -27,6 +27,15 @@ def test_anything_else_is_no_name(name: object) -> None:
 def test_texts_have_no_control_characters(text: object, fits: bool) -> None:
     """Comments may be in any script, but cannot drive a terminal, turn its direction or hold 4 KiB."""
     assert is_text(text) is fits
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"), [("x:0", "x_0"), ("a.b", "a.b"), ("3x", "t_3x"), ("", "t_"), ("x" * 300, "x" * 200)]
+)
+def test_any_name_becomes_an_identifier(name: str, expected: str) -> None:
+    """With as little change as there can be."""
+    assert identifier(name) == expected
+    assert is_identifier(identifier(name))
 
 
 def test_shown_text_is_harmless() -> None:

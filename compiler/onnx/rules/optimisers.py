@@ -18,7 +18,7 @@ def _groups(c: Context, size: int) -> Iterator[list[Value]]:
     """By optimised tensor: it, its gradient, and its moments; `size` in all."""
     count, rest = divmod(c.count - 2, size)
     if rest or count < 1:
-        raise ModelError(f"{c.count} inputs")
+        raise ModelError(f"it has {c.count} inputs instead of 2, and {size} for each tensor")
     for k in range(count):
         yield [c[2 + k + group * count] for group in range(size)]
 

@@ -133,7 +133,7 @@ def lp_pool(c: Context) -> Value:
 def _exponent(c: Context) -> float:
     p = float(c.attribute("p", 2))
     if p <= 0:
-        raise ModelError(f"p = {p:g}")
+        raise ModelError(f"p = {p:g}: it must be positive")
     return p
 
 

@@ -51,7 +51,8 @@ def into_product(node: Node, b: GraphBuilder) -> Replacement:
     per_output = scale.reshape(-1, *(1,) * (weights.rank - 1)) if product.op == "CONV" else scale
     new_weights = b.constant(np.asarray(array, np.float64) * per_output, weights.dtype, weights.name)
     old_bias = 0.0 if bias is None else np.asarray(bias.constant, np.float64)
-    new_bias = b.constant(old_bias * scale + shift, x.dtype, bias.name if bias else f"{weights.name}.bias")
+    name = bias.name if bias is not None else weights.name and f"{weights.name}.bias"
+    new_bias = b.constant(old_bias * scale + shift, x.dtype, name)
     inputs = list(product.inputs)
     inputs[1], inputs[bias_at] = new_weights, new_bias
     attributes = {**product.attributes, "steps": ("bias",)}
