@@ -140,8 +140,13 @@ def save(program: Program, path: str | Path, *, external: str | Path | None = No
     """Write `program` to `path` as a `.dlab` file, whole or not at all.
 
     With `external`, the name of a `.safetensors` file in the same folder, its weights go there instead.
-    Raises InputError where that cannot be written, ContainerError where the program has no encoding.
+    Raises InputError where that cannot be written or is no program, ContainerError where it has no encoding.
     """
     from dla.isa import container
+    from dla.isa.errors import InputError
+    from dla.isa.program import Program
 
+    if not isinstance(program, Program):
+        raise InputError(f"a .dlab file holds a Program, and this is a {type(program).__name__}",
+                         hint="compile_model(...).program is one")  # fmt: skip
     container.save(program, Path(path), external=None if external is None else Path(external))

@@ -58,15 +58,15 @@ def model_options(command: Command) -> Command:
 
     return _with(cast(Command, gathered),
         click.option("--bound", "bounds", multiple=True, metavar="DIM=N",
-                     help="Of an .onnx model: the largest value of a symbolic dim."),
+                     help="The largest value of a symbolic dim of an .onnx model."),
         click.option("--fix", "fixed", multiple=True, metavar="DIM=N",
-                     help="Of an .onnx model: the only value of a symbolic dim."),
+                     help="The only value of a symbolic dim of an .onnx model."),
         click.option("--value", "values", multiple=True, metavar="NAME=FILE[#KEY]",
-                     help="Of an .onnx model: make this input a constant."),
+                     help="Make this input of an .onnx model a constant."),
         click.option("--dtype", type=click.Choice(COMPUTE_TYPES),
-                     help="Of an .onnx model: the float type to compute in, if not the model's own."),
+                     help="The float type to compute an .onnx model in, if not its own."),
         click.option("--substitute-types", "substitute", is_flag=True,
-                     help="Of an .onnx model: hold f64 as f32, i16 and u16 as i32, u32 and u64 as i64."),
+                     help="In an .onnx model, hold f64 as f32, i16 and u16 as i32, u32 and u64 as i64."),
     )  # fmt: skip
 
 

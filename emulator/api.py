@@ -40,8 +40,12 @@ class Machine:
     def load(self, program: Program) -> Session:
         """Verify `program` and make it ready to run; `state` tensors then live from run to run.
 
-        Raises VerifyError; InputError or ContainerError where external weights are missing or do not fit.
+        Raises VerifyError; InputError or ContainerError where external weights are missing or do not fit; InputError
+        for anything else than a program.
         """
+        if not isinstance(program, Program):
+            raise InputError(f"a machine runs a Program, and this is a {type(program).__name__}",
+                             hint="compile_model(...).program is one")  # fmt: skip
         verify(program)
         return self._backend.load(program)
 

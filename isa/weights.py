@@ -155,10 +155,20 @@ def _find(program: Program) -> list[tuple[ExternalConst, memoryview]]:
     found = []
     for entry in program.external:
         if entry.file not in opened:
-            opened[entry.file] = open_weights(locate(program.folder, entry.file))
+            opened[entry.file] = _opened(program.folder, entry.file)
         data = _matching(opened[entry.file], entry, declared.get(entry.offset))
         found.append((entry, data))
     return found
+
+
+def _opened(folder: Path, file: str) -> Weights:
+    """The weights file `file` of a program in `folder`."""
+    path = locate(folder, file)
+    try:
+        return open_weights(path)
+    except InputError as error:
+        raise InputError(f"the program's weights cannot be read: {error.message}",
+                         hint="they belong beside the program; assemble or compile it again to make them") from None  # fmt: skip
 
 
 def _matching(weights: Weights, entry: ExternalConst, tensor: Tensor | None) -> memoryview:

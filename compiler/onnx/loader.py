@@ -17,7 +17,7 @@ from dla.compiler.onnx.structure import check_functions, check_graph
 from dla.compiler.onnx.tensors import Values
 from dla.compiler.onnx.wire import without_raw_data
 from dla.isa.dtypes import Array
-from dla.isa.errors import BackendError, ModelError
+from dla.isa.errors import BackendError, InputError, ModelError
 from dla.isa.files import map_file
 from dla.isa.names import shown
 
@@ -79,9 +79,10 @@ def load(path: Path) -> Model:
 def from_proto(proto: onnx.ModelProto) -> Model:
     """The model in `proto`, which must not change afterwards (its nodes are sorted here if need be).
 
-    Raises ModelError if it is not sound or has external data, BackendError without onnx.
+    Raises ModelError if it is not sound or has external data, BackendError without onnx, InputError for anything else.
     """
-    package()
+    if not isinstance(proto, package().ModelProto):
+        raise InputError(f"a model is a path, an onnx.ModelProto or a graph, not a {type(proto).__name__}")
     return _checked(proto, Values(memoryview(b""), None))
 
 

@@ -187,3 +187,16 @@ print(peak() - before, file=sys.stderr)
 """
     done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, check=True, capture_output=True, text=True)
     assert int(done.stderr.splitlines()[-1]) < 3 * rows * 2048 * 4 * 2
+
+
+def test_what_is_no_model_or_no_program_is_refused(tmp_path: Path) -> None:
+    """The likely slips: something else than a model, and what `compile_model` gives instead of its program."""
+    with pytest.raises(dla.InputError, match="not a int"):
+        dla.compile_model(3)
+    compiled = dla.compile_model(mlp())
+    with pytest.raises(dla.InputError, match="this is a Compiled") as error:
+        dla.Machine("golden").run(compiled, {})
+    assert "compile_model(...).program" in str(error.value)
+    with pytest.raises(dla.InputError, match="this is a Compiled"):
+        dla.save(compiled, tmp_path / "x.dlab")
+    assert not list(tmp_path.iterdir())

@@ -100,7 +100,7 @@ BAD: dict[str, tuple[Callable[[Path], object], str]] = {
     "a changed value": (_changed_value, "is not the one that the program was made with"),
     "a link out of the folder": (_link_out, "lead out of the program's folder through a link"),
     "a pipe": (_fifo, "is not a regular file"),
-    "no file": (lambda folder: (folder / "w.safetensors").unlink(), "there is no file"),
+    "no file": (lambda folder: (folder / "w.safetensors").unlink(), "weights cannot be read: there is no file"),
     "another shape": (_other_shape, r"is F32\[5, 3\], but the program declares w as F32\[3, 5\]"),
     "another size": (_other_size, "has 12 bytes, but the program needs 60"),
     "no such tensor": (_no_key, "holds no tensor w"),
