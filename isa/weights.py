@@ -167,8 +167,10 @@ def _opened(folder: Path, file: str) -> Weights:
     try:
         return open_weights(path)
     except InputError as error:
-        raise InputError(f"the program's weights cannot be read: {error.message}",
-                         hint="they belong beside the program; assemble or compile it again to make them") from None  # fmt: skip
+        raise InputError(
+            f"the program's weights cannot be read: {error.message}",
+            hint="they belong beside the program; assemble or compile it again to make them",
+        ) from None
 
 
 def _matching(weights: Weights, entry: ExternalConst, tensor: Tensor | None) -> memoryview:
