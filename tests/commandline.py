@@ -65,7 +65,9 @@ def dla(*args: str, stdin: str | bytes | None = None) -> Result:
 
 def process(*args: str, **options: object) -> subprocess.Popen[bytes]:
     """Start `dla args` as a process of its own."""
-    command = [sys.executable, "-c", "from dla.cli import main; main(prog_name='dla')", *args]
+    # Ctrl-C must reach it even where the tests themselves run in the background, which ignores it.
+    interruptible = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)"
+    command = [sys.executable, "-c", f"{interruptible}; from dla.cli import main; main(prog_name='dla')", *args]
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE} | options
     return subprocess.Popen(command, **pipes)  # type: ignore[call-overload, no-any-return]
 

@@ -258,7 +258,10 @@ def test_interrupting_ends_with_130_and_no_output() -> None:
     assert child.stderr.readline() == b"backend: golden\n"
     time.sleep(0.3)
     child.send_signal(signal.SIGINT)
-    _, stderr = child.communicate(timeout=60)
+    try:
+        _, stderr = child.communicate(timeout=60)
+    finally:
+        child.kill()
     assert child.returncode == 130
     assert stderr == b"interrupted\n"
     assert "y.npz" not in files()
