@@ -11,6 +11,7 @@ import pytest
 from dla.compiler.api import compile_model
 from dla.emulator.api import Machine
 from dla.emulator.compare import reference
+from dla.emulator.onnxruntime_backend import Original
 from dla.isa.descriptor import Segment
 from networks.catalogue import NETWORKS, Case
 
@@ -74,6 +75,19 @@ def test_no_shape_arithmetic_is_left(network: Exported) -> None:
 def count(found: Compiled) -> Counter[str]:
     """Instructions by mnemonic, without control."""
     return Counter(i.row.mnemonic for i in found.program.instructions if i.row.operands)
+
+
+def test_onnxruntime_is_within_the_bounds_of_the_instructions(network: Exported) -> None:
+    """The bound of each output follows from the instructions' own, carried through the program."""
+    pytest.importorskip("onnxruntime", reason="onnxruntime is not installed (extra `dev`)")
+    found = compiled(network)
+    program = found.program
+    inputs = dict(zip(found.graph.inputs, (t.name for t in program.in_segment(Segment.INPUT)), strict=True))
+    outputs = dict(zip(found.graph.outputs, (t.name for t in program.in_segment(Segment.OUTPUT)), strict=True))
+    given = {inputs[name]: network.runs[0].inputs[name] for name in inputs}
+    original = Original(network.path, program, (inputs, outputs), {}).run(given)
+    wrong = [c for c in reference(program, given).compare(original) if not c.ok]
+    assert not wrong, [f"{c.name}: {c.over} of {c.elements} outside, {c.max_ratio:.2f} of the bound" for c in wrong]
 
 
 def gpu_agrees(network: Exported, dtype: str | None) -> bool:
