@@ -47,7 +47,7 @@ def fold(node: Node) -> bool:
 def _is_affordable(node: Node) -> bool:
     """Whether computing `node` now neither makes much of little nor takes long: else the machine does it."""
     read = sum(v.constant.size for v in node.present if v.constant is not None)
-    made = sum(int(str(v.type.elements)) for v in node.outputs)
+    made = sum(n for v in node.outputs if isinstance(n := v.type.elements, int))
     summed = {"GEMM": _inner, "CONV": _kernel, "POOL": _window}.get(node.op)
     return made <= 4 * read + _GROWTH and (summed is None or made * summed(node) <= _TERMS[node.op])
 

@@ -117,6 +117,6 @@ def test_differences_of_extremes_have_exact_bounds():
 
 
 def test_a_symbol_may_be_zero():
-    """So may what is divided by it not."""
+    """Nothing can be divided by it then."""
     with pytest.raises(ZeroDivisionError):
         dims.evaluate(4 // SEQ, {"seq": 0})

@@ -66,6 +66,8 @@ SPELLINGS: list[tuple[str, str, dict[str, Any], bool]] = [
     ("vit_eager", "vit.small", {"attention": "eager"}, False),
     ("lstm", "recurrent.small", {}, True),
     ("gru", "recurrent.small_gru", {}, True),
+    # The networks of programs/, trained.
+    *((f"digits_{name}", "digits.trained", {"name": name}, True) for name in ("mlp", "cnn", "transformer", "lstm")),
 ]
 
 NETWORKS: list[Case] = [
