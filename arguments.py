@@ -61,7 +61,7 @@ def requested(name: str, model: ModelOptions) -> Request:
     from dla.models import Request
 
     bounds, fixed = parsed_dims(model.bounds, "--bound"), parsed_dims(model.fixed, "--fix")
-    return Request(Path(name), bounds, fixed, _values(model.values), model.dtype, model.substitute)
+    return Request(Path(name), bounds, fixed, _values(model.values), model.dtype, model.math, model.substitute)
 
 
 def _values(specs: tuple[str, ...]) -> dict[str, Array]:

@@ -59,6 +59,7 @@ class Request:
     fixed: Mapping[str, int] = field(default_factory=dict)
     values: Mapping[str, Array] = field(default_factory=dict)
     dtype: str | None = None
+    math: str = "exact"
     substitute: bool = False
 
     @cached_property
@@ -96,13 +97,13 @@ class Request:
         from dla.compiler.api import compile_model
 
         return compile_model(self.path, bounds=self.bounds, fixed=self.fixed, values=self.values, dtype=self.dtype,
-                             substitute=self.substitute, **options)  # fmt: skip
+                             math=self.math, substitute=self.substitute, **options)  # fmt: skip
 
     def key(self) -> str:
         """What the compiled program depends on, in a name."""
         digest = hashlib.sha256()
         settings = [dla.__version__, ISA_VERSION, _compiler(), self.path.name, sorted(self.bounds.items()),
-                    sorted(self.fixed.items()), self.dtype, self.substitute]  # fmt: skip
+                    sorted(self.fixed.items()), self.dtype, self.math, self.substitute]  # fmt: skip
         for text in settings:
             digest.update(f"{text!r}\n".encode())
         for name, array in sorted(self.values.items()):

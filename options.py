@@ -16,6 +16,9 @@ from dla.isa.names import shown
 COMPUTE_TYPES = ("f32", "f16", "bf16")
 """Those of `dla.compile_model`: written again, because NumPy would come with them."""
 
+MATH_MODES = ("exact", "tf32")
+"""Those of `isa.math_mode`, for the same reason."""
+
 
 @dataclass(frozen=True)
 class ModelOptions:
@@ -25,12 +28,13 @@ class ModelOptions:
     fixed: tuple[str, ...] = ()
     values: tuple[str, ...] = ()
     dtype: str | None = None
+    math: str = "exact"
     substitute: bool = False
 
     def refuse(self, name: str) -> None:
         """Raise InputError if an option is given: `name` is a program, compiled already."""
         given = {"--bound": self.bounds, "--fix": self.fixed, "--value": self.values, "--dtype": self.dtype,
-                 "--substitute-types": self.substitute}  # fmt: skip
+                 "--math": self.math != "exact", "--substitute-types": self.substitute}  # fmt: skip
         for option, value in given.items():
             if value:
                 raise InputError(f"{option} is for .onnx models, and '{name}' is a program")
@@ -65,6 +69,8 @@ def model_options(command: Command) -> Command:
                      help="Make this input of an .onnx model a constant."),
         click.option("--dtype", type=click.Choice(COMPUTE_TYPES),
                      help="The float type to compute an .onnx model in, if not its own."),
+        click.option("--math", type=click.Choice(MATH_MODES), default="exact",
+                     help="How an .onnx model multiplies f32: tf32 rounds operands to 10 bits, for tensor cores."),
         click.option("--substitute-types", "substitute", is_flag=True,
                      help="In an .onnx model, hold f64 as f32, i16 and u16 as i32, u32 and u64 as i64."),
     )  # fmt: skip

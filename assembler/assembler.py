@@ -220,7 +220,7 @@ class _Assembly:
         given = (int(major[:9]), int(minor[:9])) if major.isdigit() and minor.isdigit() else None
         known = [(ISA_VERSION[0], step) for step in range(ISA_VERSION[1] + 1)]
         if given is None or given not in known:
-            supported = " and ".join(f"{one}.{step}" for one, step in known)
+            supported = f"{ISA_VERSION[0]}.0 to {ISA_VERSION[0]}.{ISA_VERSION[1]}"
             raise problem(version, f"ISA version {version} is not supported", f"this assembler knows {supported}")
         self.isa_version = given
         self._to_header()

@@ -15,6 +15,7 @@ from dla.compiler.pipeline import Compiled, Explain, Progress, compile_graph
 from dla.isa.descriptor import MAX_DIM
 from dla.isa.dtypes import BY_TEXT, FLOATS, Array, DType
 from dla.isa.errors import InputError
+from dla.isa.math_mode import MODES
 from dla.isa.names import shown
 
 if TYPE_CHECKING:
@@ -28,6 +29,7 @@ def compile_model(
     fixed: Mapping[str, int] | None = None,
     values: Mapping[str, Any] | None = None,
     dtype: str | DType | None = None,
+    math: str = "exact",
     substitute: bool = False,
     skip: Collection[str] = (),
     explain: Explain | None = None,
@@ -37,8 +39,9 @@ def compile_model(
 
     `bounds` gives the largest value of each symbolic dim of an ONNX model, `fixed` its only one; `values` are inputs
     that are constants from now on. `dtype` is the float type to compute in, "f32", "f16" or "bf16" (None: as the model
-    says). With `substitute`, f64 is held as f32, i16 and u16 as i32, u32 and u64 as i64. `skip` names passes to leave
-    out; `explain` is called with the name of each pass and its graph, `progress` with what is done next.
+    says), and `math` how products of f32 are made, "exact" or "tf32". With `substitute`, f64 is held as f32, i16 and
+    u16 as i32, u32 and u64 as i64. `skip` names passes to leave out; `explain` is called with the name of each pass
+    and its graph, `progress` with what is done next.
 
         compiled = dla.compile_model("model.onnx", bounds={"batch": 64})
         dla.save(compiled.program, "model.dlab")
@@ -47,6 +50,8 @@ def compile_model(
     is ONNX and the package onnx is missing.
     """
     compute = _compute_type(dtype)
+    if math not in MODES:
+        raise InputError(f"products are made in a mode of {', '.join(MODES)}, not in {math}")
     source = ""
     if isinstance(model, GraphBuilder):
         model = model.finish()
@@ -56,7 +61,7 @@ def compile_model(
     else:
         source = Path(model).name if isinstance(model, str | Path) else ""
         model = _imported(model, bounds or {}, fixed or {}, values or {}, substitute, progress)
-    return compile_graph(model, dtype=compute, skip=skip, explain=explain, progress=progress, source=source)
+    return compile_graph(model, dtype=compute, math=math, skip=skip, explain=explain, progress=progress, source=source)
 
 
 def _compute_type(dtype: str | DType | None) -> DType | None:

@@ -39,13 +39,14 @@ class Compiled:
 
 
 def compile_graph(
-    graph: Graph, *, dtype: DType | None = None, skip: Collection[str] = (), explain: Explain | None = None,
-    progress: Progress = lambda step: None, source: str = "",
+    graph: Graph, *, dtype: DType | None = None, math: str = "exact", skip: Collection[str] = (),
+    explain: Explain | None = None, progress: Progress = lambda step: None, source: str = "",
 ) -> Compiled:  # fmt: skip
     """Compile `graph`, which is changed on the way.
 
-    `dtype` is the float type to compute in (None: as the model says), `skip` names passes to leave out, `source` is
-    the file that the program says it comes from. Raises ModelError; InputError where `skip` names no pass.
+    `dtype` is the float type to compute in (None: as the model says), `math` the mode of products of f32, `skip` names
+    passes to leave out, `source` is the file that the program says it comes from. Raises ModelError; InputError where
+    `skip` names no pass.
     """
     unknown = [name for name in skip if name not in PASSES]
     if unknown:
@@ -56,7 +57,7 @@ def compile_graph(
     for name, run in PASSES.items():
         if name not in skip:
             progress(f"pass {name}")
-            graph = run(graph, dtype) if name == "precision" else run(graph)
+            graph = run(graph, dtype, math) if name == "precision" else run(graph)
             verify_graph(graph, after=name)
             if explain:
                 explain(name, graph)

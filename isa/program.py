@@ -14,7 +14,7 @@ from dla.isa.descriptor import Descriptor, Segment
 from dla.isa.dtypes import Array
 from dla.isa.table import Row
 
-ISA_VERSION = (1, 1)
+ISA_VERSION = (1, 2)
 """(major, minor) of the instruction set. A minor version only adds, so programs of every earlier one run unchanged."""
 MAX_INSTRUCTIONS = 2**16
 MAX_TENSORS = 2**15

@@ -15,7 +15,8 @@ from commandline import DOUBLE, PROGRAMS, dla, files, process, write_programs
 from dla.isa.container.layout import MAGIC
 from dla.isa.dtypes import FLOATS
 from dla.isa.instructions import ROWS
-from dla.options import COMPUTE_TYPES
+from dla.isa.math_mode import MODES
+from dla.options import COMPUTE_TYPES, MATH_MODES
 
 
 @pytest.fixture(autouse=True)
@@ -186,6 +187,7 @@ def test_no_color_is_honoured(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_types_to_compute_in_are_those_of_the_machine() -> None:
     """The command line has them written out."""
     assert tuple(dtype.text for dtype in FLOATS) == COMPUTE_TYPES
+    assert tuple(MODES) == MATH_MODES
 
 
 def test_help_is_there_at_once() -> None:

@@ -296,6 +296,7 @@ def test_a_model_is_compiled_once() -> None:
     assert not compiled(*BOUND)
     assert compiled("--bound", "batch=9")
     assert compiled(*BOUND, "--dtype", "f16")
+    assert compiled(*BOUND, "--math", "tf32")
     changed = perceptron()
     changed.graph.initializer[1].CopyFrom(numpy_helper.from_array(np.ones(4, np.float32), "layer.1/b"))
     onnx.save(changed, "model.onnx")

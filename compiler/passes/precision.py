@@ -4,6 +4,8 @@ Every instruction accumulates in f32 whatever its operands are, so what matters 
 between instructions. It becomes the wished one, but for results that 16 bits would spoil: running sums, means and other
 folds, powers, exponentials and logarithms, and the tables of a rotary embedding. Inputs, outputs and states of the
 model keep their types.
+
+Products of f32 may be made in tf32 beside: that is how they are multiplied, and changes no type.
 """
 
 from __future__ import annotations
@@ -31,12 +33,19 @@ _MIXED = {
 but for the operands of epilogues."""
 
 
-def run(graph: Graph, dtype: DType | None = None) -> Graph:
-    """`graph` with its f32 results stored as `dtype` where that is safe; None leaves it alone."""
-    if dtype is None or (dtype is DType.F32 and not _has_narrow(graph)):
-        return graph
-    graph.sweep()
-    return _Rewriter(graph, dtype).run()
+def run(graph: Graph, dtype: DType | None = None, math: str = "exact") -> Graph:
+    """`graph` with its f32 results stored as `dtype` where that is safe; None leaves it alone.
+
+    `math` is the mode of its products of f32 (see `isa.math_mode`).
+    """
+    if dtype is not None and (dtype is not DType.F32 or _has_narrow(graph)):
+        graph.sweep()
+        graph = _Rewriter(graph, dtype).run()
+    if math != "exact":
+        for node in graph.nodes:
+            if node.op in ("GEMM", "CONV") and all(v.dtype is DType.F32 for v in node.inputs[:2] if v is not None):
+                node.attributes["math"] = math
+    return graph
 
 
 def _has_narrow(graph: Graph) -> bool:

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from dla.isa import epilogue, windows
+from dla.isa import epilogue, math_mode, windows
 from dla.isa.attributes import Int, IntList
 from dla.isa.bounds import F32_EPSILON, ErrorBound
 from dla.isa.dtypes import FLOATS, Array
@@ -48,7 +48,8 @@ def _depthwise(taps: Array, w: Array) -> Array:
 
 def semantics(
     out: Out, x: Array, w: Array, *, groups: int, strides: tuple[int, ...], dilations: tuple[int, ...],
-    pads: tuple[int, ...], window: tuple[int, ...], gaps: tuple[int, ...], **rest: Any,
+    pads: tuple[int, ...], window: tuple[int, ...], gaps: tuple[int, ...],
+    math: str, **rest: Any,
 ) -> Array:  # fmt: skip
     """epilogue(convolution of x with w), accumulated in the machine's accumulator type.
 
@@ -57,14 +58,17 @@ def semantics(
     """
     shape = {"strides": strides, "dilations": dilations, "pads": pads, "window": window, "gaps": gaps}
     with np.errstate(all="ignore"):
-        return epilogue.apply(convolve(x, w, groups, shape), **rest)
+        product = convolve(math_mode.operand(x, math), math_mode.operand(w, math), groups, shape)
+        return epilogue.apply(product, **rest)
 
 
 def _slack(reference: Array, operands: dict[str, Any], attributes: dict[str, Any]) -> Array:
     x, w, groups = operands["x"], operands["w"], attributes["groups"]
     terms = w.size // max(1, w.shape[0])
-    value = convolve(x, w, groups, attributes)
-    error = (terms + 4) * 2 * F32_EPSILON * convolve(np.abs(x), np.abs(w), groups, attributes)
+    mode = attributes["math"]
+    value = convolve(math_mode.operand(x, mode), math_mode.operand(w, mode), groups, attributes)
+    relative = (terms + 4) * 2 * F32_EPSILON + math_mode.error(mode)
+    error = relative * convolve(np.abs(x), np.abs(w), groups, attributes)
     steps = {name: operands[name] for name in ("bias", "residual", "gate")}
     steps |= {name: attributes[name] for name in ("steps", "act", "act_alpha", "clamp_low", "clamp_high")}
     return epilogue.slack(error, value, **steps)
@@ -108,7 +112,7 @@ ROW = Row(
     "depthwise convolution. The sum is accumulated in f32, taken through the epilogue in the order written, and "
     "rounded once. In one dimension the second entry of strides, dilations and gaps counts, and pads are [0, left, 0, "
     "right]. `gaps` puts zeros between neighbours of x: with gaps = stride - 1 and kernels turned around it is the "
-    "transposed convolution. Other layouts are views.",
+    "transposed convolution. Other layouts are views. " + math_mode.DESCRIPTION,
     types={"T": FLOATS, "O": FLOATS},
     operands=(
         Operand("out", Role.OUT, "[N, P..., O]", "O", "the result: sample, positions, output channel"),
@@ -119,6 +123,7 @@ ROW = Row(
     attributes=(
         Int("groups", 384, "groups of channels", default=1, low=1, high=2**24),
         IntList("gaps", 416, "zeros between neighbours of x along each spatial axis; since ISA 1.1", high=2**24),
+        math_mode.attribute(16),
     ),
     records=(WINDOW, EPILOGUE),
     static=("P", "S", "K", "C", "G", "O"),
@@ -130,11 +135,12 @@ ROW = Row(
                       "(S - 1) * (gap + 1) + 1 (0 if S is), K >= 1 and no window larger than the padded x", _size_fits),
         epilogue.constraint(4),
         Constraint(5, "with gaps, S' is at most 2**30", _gaps_fit),
+        math_mode.constraint(6),
     ),
     alias=Alias.NONE,
     semantics=semantics,
     error=ErrorBound("n = K... * G terms: (n + 4) * 2**-23 * CONV(|x|, |w|), carried through the epilogue, then one "
-                     "rounding", _slack),
+                     f"rounding; with math=tf32 ({math_mode.TF32_TEXT}) * CONV(|x|, |w|) more", _slack),
     flops=_flops,
     flops_text="2 * elements of out * K... * G / product of (gap + 1)",
     example="""

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from dla.isa import epilogue, shapes
+from dla.isa import epilogue, math_mode, shapes
 from dla.isa.activations import ACTIVATION_CODES, activate
 from dla.isa.attributes import F32, Enum
 from dla.isa.bounds import F32_EPSILON, ErrorBound
@@ -21,15 +21,16 @@ UNITS = {n: ACTIVATION_CODES[n] for n in ("identity", "sigmoid", "silu", "gelu",
 
 
 def semantics(
-    out: Out, a: Array, b: Array, c: Array | None, *, sub: str, alpha: float, beta: float, unit: str, **rest: Any
-) -> Array:
+    out: Out, a: Array, b: Array, c: Array | None, *, sub: str, alpha: float, beta: float, unit: str, math: str,
+    **rest: Any,
+) -> Array:  # fmt: skip
     """epilogue(alpha * a @ b + beta * c), or with s = alpha * a @ b epilogue(unit(s[2 j]) * s[2 j + 1]) for glu.
 
     Accumulated in the machine's accumulator type; a [~B..., M, K], b [~B..., K, N] ([~B..., K, 2 N] for glu), c and
     epilogue operands broadcast to out [B..., M, N].
     """
     with np.errstate(all="ignore"):
-        accumulator = np.matmul(a, b)
+        accumulator = np.matmul(math_mode.operand(a, math), math_mode.operand(b, math))
         if accumulator.dtype.kind == "i":
             return np.asarray(np.broadcast_to(accumulator, out.shape))
         accumulator = alpha * accumulator
@@ -43,12 +44,13 @@ def semantics(
 
 def _slack(reference: Array, operands: dict[str, Any], attributes: dict[str, Any]) -> Array:
     a, b, c = operands["a"], operands["b"], operands["c"]
-    alpha, beta = attributes["alpha"], attributes["beta"]
+    alpha, beta, math = (attributes[name] for name in ("alpha", "beta", "math"))
     terms = a.shape[-1]
-    value, magnitude = alpha * np.matmul(a, b), abs(alpha) * np.matmul(np.abs(a), np.abs(b))
+    value = alpha * np.matmul(math_mode.operand(a, math), math_mode.operand(b, math))
+    magnitude = abs(alpha) * np.matmul(np.abs(a), np.abs(b))
+    error = ((terms + 4) * 2 * F32_EPSILON + math_mode.error(math)) * magnitude
     if c is not None:
-        value, magnitude = value + beta * c, magnitude + np.abs(beta * c)
-    error = (terms + 4) * 2 * F32_EPSILON * magnitude
+        value, error = value + beta * c, error + (terms + 4) * 2 * F32_EPSILON * np.abs(beta * c)
     if attributes["sub"] == "glu":
         value, error = _glu_slack(attributes["unit"], value, error)
     steps = {name: operands[name] for name in ("bias", "residual", "gate")}
@@ -93,7 +95,7 @@ ROW = Row(
     "Multiplies matrices, batched over leading dims, which broadcast. Transposes are views (`w.T`). The product is "
     "accumulated in f32 (i32 for 8-bit integers), scaled by alpha, added to beta * c, taken through the epilogue in "
     "the order written, and rounded once. glu is a gated linear unit: b has two columns for each of out, and the "
-    "product s, scaled by alpha, becomes unit(s[2 j]) * s[2 j + 1] before the epilogue.",
+    "product s, scaled by alpha, becomes unit(s[2 j]) * s[2 j + 1] before the epilogue. " + math_mode.DESCRIPTION,
     subs=(
         Sub("", 0, "alpha * a @ b + beta * c"),
         Sub("glu", 1, "unit(s[2 j]) * s[2 j + 1] with s = alpha * a @ b; since ISA 1.1"),
@@ -110,6 +112,7 @@ ROW = Row(
         F32("alpha", 384, "factor of the product", default=1.0),
         F32("beta", 416, "factor of c", default=1.0),
         Enum("unit", 16, "function of a glu's even columns; since ISA 1.1", choices=UNITS, default="identity"),
+        math_mode.attribute(24),
     ),
     records=(EPILOGUE,),
     constraints=(
@@ -120,11 +123,13 @@ ROW = Row(
                    lambda site: site.operands["c"] is not None or site.attributes["beta"] == 1.0),
         Constraint(4, "b has as many columns as out; for glu twice as many, and constantly many", _columns_fit, "b"),
         Constraint(5, "glu multiplies floats and has no c, and unit is for glu only", _glu_fits),
+        math_mode.constraint(6),
     ),
     alias=Alias.NONE,
     semantics=semantics,
     error=ErrorBound("(K + 4) * 2**-23 * (|alpha| |a| @ |b| + |beta c|), carried through the epilogue, then one "
-                     "rounding; integers equal; glu carries it through its unit and product likewise", _slack),
+                     "rounding; integers equal; glu carries it through its unit and product likewise; with math=tf32 "
+                     f"({math_mode.TF32_TEXT}) * |alpha| |a| @ |b| more", _slack),
     flops=_flops,
     flops_text="2 * elements of out * K, for glu twice that",
     example="""

@@ -153,7 +153,10 @@ def test_debug_section_holds_what_people_wrote() -> None:
     )  # fmt: skip
 
 
-@pytest.mark.parametrize(("directive", "expected"), [(".isa 1.0\n", (1, 0)), (".isa 1.1\n", (1, 1)), ("", ISA_VERSION)])
+@pytest.mark.parametrize(
+    ("directive", "expected"),
+    [(".isa 1.0\n", (1, 0)), (".isa 1.1\n", (1, 1)), (".isa 1.2\n", (1, 2)), ("", ISA_VERSION)],
+)
 def test_program_keeps_the_version_that_it_was_written_for(directive: str, expected: tuple[int, int]) -> None:
     """A later assembler does not change the version of a program, so the round trip through a file does not either."""
     program = assemble(directive + "    HALT\n")

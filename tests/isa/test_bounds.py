@@ -28,6 +28,8 @@ CASES: list[Case] = [
     ("GEMM", (5, 6), ((5, 70), (70, 6)), {"steps": ("act", "clamp"), "act": "exp", "clamp_high": 4.0}),
     ("GEMM.glu", (5, 6), ((5, 70), (70, 12)), {"alpha": 0.5}),
     ("GEMM.glu", (5, 6), ((5, 70), (70, 12), None, (6,), (5, 6)), {"unit": "silu", "steps": ("bias", "residual")}),
+    ("GEMM", (5, 6), ((5, 70), (70, 6), (6,)), {"alpha": 0.5, "beta": 3.0, "math": "tf32"}),
+    ("CONV", (2, 4, 6, 6), (_IMAGE, _KERNEL), {"groups": 2, "pads": (0, 1, 0, 1), "math": "tf32"}),
     ("CONV", (2, 4, 6, 6), (_IMAGE, _KERNEL), {"groups": 2, "pads": (0, 1, 0, 1)}),
     ("CONV", (2, 9, 12, 6), (_IMAGE, _KERNEL), {"groups": 2, "gaps": (1, 2)}),
     ("POOL.max", (2, 3, 2, 4), (_IMAGE,), {"window": (2, 2), "strides": (2, 2)}),

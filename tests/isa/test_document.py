@@ -62,7 +62,7 @@ def test_the_guide_quotes_the_code_as_it_is() -> None:
             "GEMM",
             (
                 "GEMM[.sub] out, a, b [c=tensor] [bias=tensor] [residual=tensor] [gate=tensor] [alpha=number] "
-                "[beta=number] [unit=name] [act=name] [act_alpha=number] [clamp=[low, high]]"
+                "[beta=number] [unit=name] [math=name] [act=name] [act_alpha=number] [clamp=[low, high]]"
             ),
         ),
         ("NORM", "NORM.sub out, x, [gain], [bias], [mean], [var] [eps=number] [groups=integer]"),

@@ -158,7 +158,8 @@ def edited(word: int, at: int, width: int, value: int) -> bytes:
         (128, 32, 9, "instruction 0: operand refers to descriptor 8 of 3"),
         (128, 32, 2, "instruction 0: reserved bits are set, or a table is not in order of first use"),
         (16, 8, 2, "instruction 0: attribute unit has the unknown code 2"),
-        (24, 1, 1, "instruction 0: reserved bits are set"),
+        (24, 8, 2, "instruction 0: attribute math has the unknown code 2"),
+        (96, 1, 1, "instruction 0: reserved bits are set"),
         (384, 32, 0x7F800000 ^ 0x3F800000, "instruction 0: attribute alpha is not finite"),
     ],
 )

@@ -86,3 +86,13 @@ def test_none_changes_nothing():
     """The model says what it computes in."""
     graph = network().graph
     assert precision.run(graph) is graph
+
+
+@pytest.mark.parametrize(("dtype", "expected"), [(None, "tf32"), (F32, "tf32"), (DType.F16, "exact")])
+def test_products_of_f32_take_the_mode(dtype, expected):
+    """Those that another type has replaced do not, and neither does anything else."""
+    b = network()
+    b.output("z", b.matmul(b.input("v", F32, (2, 3)), b.constant(normal(3, 4))))
+    nodes = compile_graph(b.graph, dtype=dtype, math="tf32").program.instructions
+    modes = {i.row.mnemonic: i.attributes.get("math", "exact") for i in nodes if "math" in i.row.all_attributes}
+    assert modes == {"GEMM": expected}

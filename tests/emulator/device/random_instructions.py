@@ -341,7 +341,12 @@ def _gemm(rng: Rng, sub: str, dtype: DType) -> _Drawn:
         attributes["beta"] = 0.5
     if rng.random() < 0.3:
         attributes["alpha"] = -1.5
-    return shapes | extra, attributes, {}
+    return shapes | extra, attributes | _math(rng, dtype), {}
+
+
+def _math(rng: Rng, dtype: DType) -> dict[str, Any]:
+    """Half of all products of f32 are in tf32."""
+    return {"math": "tf32"} if dtype is DType.F32 and rng.random() < 0.5 else {}
 
 
 def _window(rng: Rng, spatial: int, most: int) -> dict[str, Any]:
@@ -365,7 +370,7 @@ def _conv(rng: Rng, sub: str, dtype: DType) -> _Drawn:
     out = (batch, *positions, outputs * groups)
     shapes = {"out": out, "x": (batch, *sizes, depth * groups), "w": (outputs * groups, *taps, depth)}
     extra, more = _epilogue(rng, out)
-    return shapes | extra, attributes | more | {"groups": groups}, {}
+    return shapes | extra, attributes | more | _math(rng, dtype) | {"groups": groups}, {}
 
 
 def _pool(rng: Rng, sub: str, dtype: DType) -> _Drawn:

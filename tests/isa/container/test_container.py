@@ -135,7 +135,7 @@ DAMAGED: dict[str, tuple[Callable[[], bytes], str]] = {
     ),
     "a newer ISA": (
         lambda: patched(FILE, table(FILE)[0][2], "<H", 2),
-        "the program is written for ISA 2.1; this version of dla runs 1.x",
+        "the program is written for ISA 2.2; this version of dla runs 1.x",
     ),
     "an unknown required feature": (
         lambda: patched(FILE, 48, "<Q", 1 << 40),
