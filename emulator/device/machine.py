@@ -12,13 +12,14 @@ import numpy as np
 from dla.emulator.binding import Bound, bind, bind_state, is_device_array
 from dla.emulator.device import build, plan
 from dla.emulator.device.generate import TRAP_CODES
+from dla.emulator.device.launch import Launch
 from dla.emulator.device.layout import BLOCK_THREADS, COUNTERS, LAUNCH, PROBE, REPORT
 from dla.emulator.device.memory import DeviceMemory
+from dla.emulator.device.state import State
 from dla.emulator.result import Probe, Result
-from dla.isa import weights
 from dla.isa.descriptor import Dynamic, Segment
 from dla.isa.dtypes import Array
-from dla.isa.errors import TimeoutTrap, Trap
+from dla.isa.errors import InputError, TimeoutTrap, Trap
 from dla.isa.program import Program, Tensor
 
 _CATEGORIES = {code: name for name, code in TRAP_CODES.items()}
@@ -60,25 +61,22 @@ class DeviceSession:
         self._machine = machine
         self._kernel = kernel
         self._cupy = build.import_cupy()
-        self._memory = DeviceMemory(self._cupy, program)
-        self._memory.upload_constants(weights.blocks(program))
-        self._plan = plan.build(program, self._memory.bases)
-        self._writes_state = any(
-            d is not None and d.segment is Segment.STATE and o.role.value == "out"
-            for i in program.instructions
-            for o, d in zip(i.row.operands, i.operands, strict=True)
-        )
-        upload = self._memory.upload
+        self._stream = self._cupy.cuda.Stream(non_blocking=True)
+        self._side_stream = self._cupy.cuda.Stream(non_blocking=True)
+        self._began, self._ended = self._cupy.cuda.Event(), self._cupy.cuda.Event()
+        self.memory = DeviceMemory(self._cupy, program, self._stream)
+        """The segments."""
+        self._plan = plan.build(program, self.memory.bases)
+        self._state = State(self._cupy, program, self.memory)
+        upload = self.memory.upload
         self._tables = {
             name: upload(getattr(self._plan, name)) for name in ("words", "records", "operands", "waits", "wait_lists")
         }
         self._counters = upload(np.zeros(COUNTERS + 1, np.uint32))
         self._abort = upload(np.zeros(1, np.uint32))
-        self._report = upload(np.zeros(1, REPORT.dtype))
         self._probes = upload(np.zeros(max(1, len(self._plan.probes)), PROBE.dtype))
-        self._registers = upload(np.zeros(32, np.int64))
-        self._stream = self._cupy.cuda.Stream(non_blocking=True)
-        self._side_stream = self._cupy.cuda.Stream(non_blocking=True)
+        self._record = self._launch_record()
+        self._bound: Launch | None = None
         self.expected_base = 0
         """What the kernel believes the counters to start from. The tests plant a hang here."""
 
@@ -89,87 +87,138 @@ class DeviceSession:
 
     @property
     def state(self) -> Mapping[str, Array]:
-        """Copies of the state tensors on the host, at their bounds."""
-        return {t.name: self._memory.read(t.descriptor) for t in self.program.in_segment(Segment.STATE)}
+        """Copies of the state tensors on the host, at their bounds, each made when it is first read."""
+        self._quiet()
+        return self._state.now()
 
     def set_state(self, values: Mapping[str, Any]) -> None:
         """Overwrite the named state tensors. Raises InputError."""
-        for name, array in bind_state(self.program, values).items():
-            self._memory.write(self.program.by_name[name].descriptor, array)
+        arrays = bind_state(self.program, values)
+        self._quiet()
+        self._state.settle()
+        for name, array in arrays.items():
+            self.memory.write(self.program.by_name[name].descriptor, array)
+        self._stream.synchronize()
 
     def run(self, inputs: Mapping[str, Any], dims: Mapping[str, int] | None = None) -> Result:
         """Run to HALT in one launch. Raises InputError before the run, Trap during it; a Trap leaves state as it was.
 
         Outputs are CuPy arrays if any input was one, else NumPy arrays.
         """
-        bound = bind(self.program, inputs, dims)
-        for name, array in bound.arrays.items():
-            self._memory.write(self.program.by_name[name].descriptor, array)
-        if self._writes_state:
-            self._memory.save_state()
-        report, elapsed = self._launch(bound)
-        if report["claimed"]:
-            self._recover()
-            raise self._trap(report)
-        on_device = any(is_device_array(array) for array in bound.arrays.values())
-        outputs = {
-            tensor.name: self._memory.read(tensor.descriptor, _shape(tensor, report["registers"]), on_device=on_device)
-            for tensor in self.program.in_segment(Segment.OUTPUT)
-        }
-        return Result(outputs, self.state, self._read_probes(), self._machine.name, elapsed, bound.dims)
-
-    def _launch(self, bound: Bound) -> tuple[Any, float]:
-        """One launch, waited for; returns the report, and the seconds that the kernel took."""
-        registers = np.zeros(32, np.int64)
-        for symbol in self.program.dims:
-            registers[symbol.register] = bound.dims[symbol.name]
-        self._memory.overwrite(self._registers, registers)
+        self._quiet()
+        self._bound = None
+        bound = self._send(inputs, dims)
+        self._state.begin()
         if self._plan.probes:
-            self._memory.overwrite(self._probes, np.zeros(len(self._plan.probes), PROBE.dtype))
+            self.memory.clear(self._probes.ptr, len(self._plan.probes) * PROBE.dtype.itemsize)
+        self._began.record(self._stream)
+        self._start(self._stream)
+        self._ended.record(self._stream)
+        self.memory.ask()
+        self._wait()
+        report = self.memory.received
+        if report["claimed"]:
+            trap = self._trap(report)
+            self._recover()
+            raise trap
+        self._state.done()
+        elapsed = self._cupy.cuda.get_elapsed_time(self._began, self._ended) / 1e3
+        shapes = {t: _shape(t, report["registers"]) for t in self.program.in_segment(Segment.OUTPUT)}
+        on_device = any(is_device_array(array) for array in bound.arrays.values())
+        outputs = self.memory.outputs(shapes, on_device=on_device)
+        return Result(outputs, self._state.now(), self._read_probes(), self._machine.name, elapsed, bound.dims)
+
+    def launch(self, inputs: Mapping[str, Any], dims: Mapping[str, int] | None = None) -> Launch:
+        """Put inputs and dims on the device, for runs without the host; see `Launch`. Raises InputError."""
+        self._quiet()
+        self._send(inputs, dims)
+        self._stream.synchronize()
+        self._bound = Launch(self)
+        return self._bound
+
+    def enqueue(self, launch: Launch, stream: Any) -> None:
+        """What `Launch.enqueue` does."""
+        if launch is not self._bound:
+            raise InputError(
+                "the session has run with other inputs since", hint="make a new launch: session.launch(...)"
+            )
+        if self._state.written:
+            self._state.settle()
+        stream = self._cupy.cuda.get_current_stream() if stream is None else stream
+        if not hasattr(stream, "ptr"):
+            stream = self._cupy.cuda.ExternalStream(stream.cuda_stream)
+        self._start(stream)
+
+    def check(self) -> None:
+        """What `Launch.check` does."""
+        self._cupy.cuda.runtime.deviceSynchronize()
+        report = self.memory.fetch(self.memory.report, REPORT.dtype, 1)[0]
+        if report["claimed"]:
+            trap = self._trap(report)
+            self._clear()
+            raise trap
+
+    def _launch_record(self) -> Any:
+        """What the kernel is given: where everything lies."""
         launch = np.zeros((), LAUNCH.dtype)
         for name, table in self._tables.items():
             launch[name] = table.ptr
         launch["counters"], launch["abort"] = self._counters.ptr, self._abort.ptr
-        launch["report"], launch["probes"] = self._report.ptr, self._probes.ptr
-        launch["initial_registers"] = self._registers.ptr
+        launch["report"], launch["probes"] = self.memory.report, self._probes.ptr
+        launch["initial_registers"] = self.memory.registers
         launch["timeout_ns"] = int(self._machine.timeout * 1e9)
         launch["instructions"] = len(self.program.instructions)
-        launch["expected_base"], launch["rank"], launch["world"] = self.expected_base, 0, 1
-        kernel = self._kernel
-        self._cupy.cuda.runtime.deviceSynchronize()
-        start, end = self._cupy.cuda.Event(), self._cupy.cuda.Event()
-        with self._stream:
-            start.record()
-            kernel.function((kernel.blocks,), (BLOCK_THREADS,), (launch,), shared_mem=kernel.shared_bytes)
-            end.record()
-        self._wait(end)
-        elapsed = self._cupy.cuda.get_elapsed_time(start, end) / 1e3
-        return self._memory.fetch(self._report, REPORT.dtype, 1)[0], elapsed
+        launch["rank"], launch["world"] = 0, 1
+        return launch
 
-    def _wait(self, end: Any) -> None:
-        """Wait for the launch; an interrupt from the keyboard stops the kernel first."""
-        query = self._cupy.cuda.runtime.eventQuery
+    def _quiet(self) -> None:
+        """Wait for runs that were enqueued on streams of others."""
+        if self._bound is not None:
+            self._cupy.cuda.runtime.deviceSynchronize()
+
+    def _send(self, inputs: Mapping[str, Any], dims: Mapping[str, int] | None) -> Bound:
+        """Check inputs and dims, and order them to the device."""
+        bound = bind(self.program, inputs, dims)
+        registers = np.zeros(32, np.int64)
+        for symbol in self.program.dims:
+            registers[symbol.register] = bound.dims[symbol.name]
+        self.memory.send(registers, {self.program.by_name[name]: array for name, array in bound.arrays.items()})
+        return bound
+
+    def _start(self, stream: Any) -> None:
+        """The launch itself, on `stream`."""
+        self._record["expected_base"] = self.expected_base
+        kernel = self._kernel
+        with stream:
+            kernel.function((kernel.blocks,), (BLOCK_THREADS,), (self._record,), shared_mem=kernel.shared_bytes)
+
+    def _wait(self) -> None:
+        """Wait for the run; an interrupt from the keyboard stops the kernel first."""
+        query, stream = self._cupy.cuda.runtime.streamQuery, self._stream
         patience = time.perf_counter() + 0.002
         try:
             # `synchronize` would not let an interrupt through. A fault of the device ends the loop as well.
-            while query(end.ptr) == _ERROR_NOT_READY:
+            while query(stream.ptr) == _ERROR_NOT_READY:
                 if time.perf_counter() > patience:
                     time.sleep(0.0005)
         except KeyboardInterrupt:
-            with self._side_stream:
-                self._memory.overwrite(self._abort, np.ones(1, np.uint32), stream=self._side_stream)
-            end.synchronize()
+            self.memory.overwrite(self._abort.ptr, np.ones(1, np.uint32), self._side_stream)
+            stream.synchronize()
             self._recover()
             raise
-        end.synchronize()
+        stream.synchronize()
 
     def _recover(self) -> None:
         """After a trap or an interrupt: the next run starts as if this one had never been."""
-        self._memory.overwrite(self._abort, np.zeros(1, np.uint32))
-        self._memory.overwrite(self._report, np.zeros(1, REPORT.dtype))
-        self._memory.overwrite(self._counters, np.zeros(COUNTERS + 1, np.uint32))
-        if self._writes_state:
-            self._memory.restore_state()
+        self._clear()
+        self._state.set_back()
+
+    def _clear(self) -> None:
+        """Make the next launch start from zeroed counters, and without a trap."""
+        self.memory.clear(self._abort.ptr, 4)
+        self.memory.clear(self.memory.report, REPORT.dtype.itemsize)
+        self.memory.clear(self._counters.ptr, 4 * (COUNTERS + 1))
+        self._stream.synchronize()
 
     def _trap(self, report: Any) -> Trap:
         category = _CATEGORIES[int(report["category"])]
@@ -204,9 +253,11 @@ class DeviceSession:
 
     def _read_probes(self) -> dict[int, Probe]:
         """The report of the last PROBE of each tag that was executed."""
+        if not self._plan.probes:
+            return {}
         messages = dict(self.program.debug.messages) if self.program.debug else {}
-        records = self._memory.fetch(self._probes, PROBE.dtype, max(1, len(self._plan.probes)))
-        executed = [(r, index) for r, index in zip(records, self._plan.probes, strict=False) if r["order"]]
+        records = self.memory.fetch(self._probes.ptr, PROBE.dtype, len(self._plan.probes))
+        executed = [(r, index) for r, index in zip(records, self._plan.probes, strict=True) if r["order"]]
         reports = {}
         for r, index in sorted(executed, key=lambda pair: int(pair[0]["order"])):
             tag = self.program.instructions[index].attributes.get("tag", 0)

@@ -1,126 +1,221 @@
-"""Device memory of one loaded program: its five segments, and copies to and from them."""
+"""Device memory of one loaded program: its five segments, and copies to and from them, in order on one stream.
+
+Small inputs travel together with the registers in one copy from pinned memory, small outputs with the report in one
+copy back; so the record of a launch lies in front of the input segment, and the report in front of the outputs.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from dla.emulator.binding import is_device_array
+from dla.emulator.device.layout import REPORT
+from dla.emulator.device.resident import resident
 from dla.isa.descriptor import Descriptor, Segment
 from dla.isa.dtypes import Array, DType
 from dla.isa.errors import InputError
-from dla.isa.program import ConstBlock, Program
+from dla.isa.program import Program, Tensor
 
 _CARRIER = {1: np.uint8, 2: np.uint16, 4: np.uint32, 8: np.uint64}
 """Types that device views use to move elements: CuPy does not know every element type of the machine."""
 _SPARE_BYTES = 256
 """Room past the end of each segment, so that 16-byte loads of the last elements stay inside the allocation."""
+REGISTER_BYTES = 32 * 8
+_REPORT_BYTES = -(-REPORT.dtype.itemsize // 256) * 256
+_FRONT = {Segment.INPUT: REGISTER_BYTES, Segment.OUTPUT: _REPORT_BYTES}
+"""What lies in front of a segment, in bytes; a multiple of 256, the alignment of tensors."""
+SMALL_BYTES = 2**18
+"""Inputs (outputs) up to this many bytes are copied together: latency, not bandwidth, is what they cost."""
 
 
 class DeviceMemory:
-    """The segments as plain device allocations. Raises InputError where the GPU has too little memory."""
+    """The segments as plain device allocations. Raises InputError where the GPU has too little memory.
 
-    def __init__(self, cupy: Any, program: Program) -> None:
+    All copies are ordered on `stream`, a CuPy stream. The const segment is shared with other sessions of the program.
+    """
+
+    def __init__(self, cupy: Any, program: Program, stream: Any) -> None:
         self._cupy = cupy
         self._runtime = cupy.cuda.runtime
-        self._segments: dict[Segment, Any] = {}
+        self.stream = stream
+        self._sizes = {segment: program.segment_bytes.get(segment, 0) for segment in Segment}
+        self._whole: dict[Segment, Any] = {}
         for segment in Segment:
-            size = program.segment_bytes.get(segment, 0) + _SPARE_BYTES
-            try:
-                self._segments[segment] = cupy.cuda.alloc(size)
-            except cupy.cuda.memory.OutOfMemoryError as error:
-                raise InputError(f"the {segment.text} segment ({size:,} bytes) does not fit in GPU memory") from error
-            # Constants and state start at zero; the rest must not show what the memory held before.
-            self._segments[segment].memset(0, size)
-        self._state_bytes = program.segment_bytes.get(Segment.STATE, 0)
-        self._saved_state: Any = None
+            if segment is not Segment.CONST:
+                self._whole[segment] = self._allocate(segment)
+        self._constants = resident(cupy, program, lambda: self._allocate(Segment.CONST))
+        self._whole[Segment.CONST] = self._constants.memory
+        self._going, self._coming = (
+            _Pinned(cupy, _FRONT[segment] + min(self._sizes[segment], SMALL_BYTES))
+            for segment in (Segment.INPUT, Segment.OUTPUT)
+        )
+
+    def _allocate(self, segment: Segment) -> Any:
+        size = _FRONT.get(segment, 0) + self._sizes[segment] + _SPARE_BYTES
+        try:
+            memory = self._cupy.cuda.alloc(size)
+        except self._cupy.cuda.memory.OutOfMemoryError as error:
+            raise InputError(
+                f"the {segment.text} segment ({self._sizes[segment]:,} bytes) does not fit in GPU memory"
+            ) from error
+        # Constants and state start at zero; the rest must not show what the memory held before.
+        self._runtime.memsetAsync(memory.ptr, 0, size, self.stream.ptr)
+        return memory
 
     @property
     def bases(self) -> dict[Segment, int]:
         """Device address of each segment."""
-        return {segment: memory.ptr for segment, memory in self._segments.items()}
+        return {segment: memory.ptr + _FRONT.get(segment, 0) for segment, memory in self._whole.items()}
 
-    def upload_constants(self, blocks: Iterable[ConstBlock]) -> None:
-        """Copy the const segment's blocks to the device; memory-mapped ones are read on the way."""
-        for block in blocks:
-            if block.data.nbytes:
-                data = np.ascontiguousarray(block.data)
-                (self._segments[Segment.CONST] + block.offset).copy_from_host(data.ctypes.data, data.nbytes)
+    @property
+    def registers(self) -> int:
+        """Device address of the i64[32] that the registers start from."""
+        return int(self._whole[Segment.INPUT].ptr)
+
+    @property
+    def report(self) -> int:
+        """Device address of the report."""
+        return int(self._whole[Segment.OUTPUT].ptr)
+
+    # ---- tables
 
     def upload(self, table: Array) -> Any:
         """A new device buffer with the bytes of `table`."""
         buffer = self._cupy.cuda.alloc(max(16, table.nbytes))
-        self.overwrite(buffer, table)
+        self.overwrite(buffer.ptr, table)
         return buffer
 
-    def overwrite(self, buffer: Any, table: Array, stream: Any = None) -> None:
-        """Copy `table` over the start of `buffer`; on `stream` where one is given."""
-        data = np.ascontiguousarray(table)
-        if stream is None:
-            buffer.copy_from_host(data.ctypes.data, data.nbytes)
-        else:
-            self._runtime.memcpyAsync(
-                buffer.ptr, data.ctypes.data, data.nbytes, self._runtime.memcpyHostToDevice, stream.ptr
-            )
-            stream.synchronize()
+    def overwrite(self, address: int, table: Array, stream: Any = None) -> None:
+        """Copy `table` to a device address, and wait; on `stream` where it must not wait for the machine."""
+        data, stream = np.ascontiguousarray(table), stream or self.stream
+        self._copy_in(address, data, stream)
+        stream.synchronize()
 
-    def fetch(self, buffer: Any, dtype: np.dtype[Any], count: int) -> Array:
-        """`count` elements from the start of `buffer`, on the host."""
+    def clear(self, address: int, size: int) -> None:
+        """Zero `size` bytes, in order with everything else."""
+        self._runtime.memsetAsync(address, 0, size, self.stream.ptr)
+
+    def fetch(self, address: int, dtype: np.dtype[Any], count: int) -> Array:
+        """`count` elements from a device address, on the host."""
         host = np.empty(count, dtype)
-        buffer.copy_to_host(host.ctypes.data, host.nbytes)
+        self._copy_out(host, address, host.nbytes)
+        self.stream.synchronize()
         return host
 
+    def _copy_in(self, address: int, data: Array, stream: Any) -> None:
+        kind = self._runtime.memcpyHostToDevice
+        self._runtime.memcpyAsync(address, data.ctypes.data, data.nbytes, kind, stream.ptr)
+
+    def _copy_out(self, host: Array, address: int, size: int) -> None:
+        self._runtime.memcpyAsync(host.ctypes.data, address, size, self._runtime.memcpyDeviceToHost, self.stream.ptr)
+
+    # ---- a run's inputs and outputs
+
+    def send(self, registers: Array, arrays: Mapping[Tensor, Any]) -> None:
+        """Registers (i64[32]) and inputs (NumPy or CuPy, already checked) to the device; ordered, not waited for.
+
+        The memory of large NumPy arrays must stay as it is until the stream has come this far.
+        """
+        image = self._going.bytes
+        image[:REGISTER_BYTES] = registers.view(np.uint8)
+        together = self._sizes[Segment.INPUT] <= SMALL_BYTES and not any(map(is_device_array, arrays.values()))
+        used = REGISTER_BYTES
+        for tensor, array in arrays.items() if together else ():
+            start = REGISTER_BYTES + tensor.descriptor.offset
+            used = max(used, start + tensor.descriptor.span)
+            _host_view(image[start:], tensor.descriptor, array.shape)[...] = array
+        self._copy_in(self.registers, image[:used], self.stream)
+        for tensor, array in () if together else arrays.items():
+            self.write(tensor.descriptor, array)
+
+    def ask(self) -> None:
+        """Order the report, and the outputs where they are small, to be copied to where `received` finds them."""
+        self._copy_out(self._coming.bytes, self.report, self._coming.bytes.nbytes)
+
+    @property
+    def received(self) -> Any:
+        """The report as `ask` found it; the stream has been waited for."""
+        return self._coming.bytes[: REPORT.dtype.itemsize].view(REPORT.dtype)[0]
+
+    def outputs(self, shapes: Mapping[Tensor, tuple[int, ...]], *, on_device: bool) -> dict[str, Any]:
+        """Copies of the outputs at `shapes`, NumPy or CuPy, after `ask` and a wait."""
+        if on_device or self._sizes[Segment.OUTPUT] > SMALL_BYTES:
+            return {t.name: self.read(t.descriptor, shape, on_device=on_device) for t, shape in shapes.items()}
+        image = self._coming.bytes[_REPORT_BYTES:]
+        return {
+            t.name: np.array(_host_view(image[t.descriptor.offset :], t.descriptor, shape), order="C")
+            for t, shape in shapes.items()
+        }
+
+    # ---- tensors
+
     def write(self, descriptor: Descriptor, array: Any) -> None:
-        """Copy `array` (NumPy or CuPy, already checked) into the named tensor of `descriptor`."""
+        """Copy `array` (NumPy or CuPy, already checked) into the named tensor of `descriptor`; not waited for."""
         if array.size == 0:
             return
         if is_device_array(array):
-            view = self._view(descriptor, tuple(array.shape))
-            view[...] = array.view(_CARRIER[descriptor.dtype.itemsize])
+            view = self.view(descriptor, tuple(array.shape))
+            self.stream.wait_event(self._cupy.cuda.get_current_stream().record())
+            with self.stream:
+                view[...] = array.view(_CARRIER[descriptor.dtype.itemsize])
             return
-        start = self._segments[descriptor.segment] + descriptor.offset
+        start = self._address(descriptor)
         if _packed(descriptor, array.shape):
             data = np.ascontiguousarray(array)
-            start.copy_from_host(data.ctypes.data, data.nbytes)
+            self._copy_in(start, data, self.stream)
+            if data is not array:
+                self.stream.synchronize()  # nothing else keeps `data` alive
             return
         # A tensor smaller than its bounds leaves gaps: fill them with what is there.
-        image = np.empty(descriptor.span, np.uint8)
-        start.copy_to_host(image.ctypes.data, image.nbytes)
-        _host_view(image, descriptor, tuple(array.shape))[...] = array
-        start.copy_from_host(image.ctypes.data, image.nbytes)
+        image = self.fetch(start, np.dtype(np.uint8), descriptor.span)
+        _host_view(image, descriptor, array.shape)[...] = array
+        self.overwrite(start, image)
 
     def read(self, descriptor: Descriptor, shape: tuple[int, ...] | None = None, *, on_device: bool = False) -> Any:
         """A copy of the named tensor of `descriptor` at `shape` (its bounds where None), NumPy or CuPy."""
         sizes = descriptor.bounds if shape is None else shape
         if on_device and descriptor.dtype is not DType.BF16:
-            view = self._view(descriptor, sizes).copy()
-            return view.view(self._cupy.dtype(descriptor.dtype.numpy))
+            with self.stream:
+                copy = self.view(descriptor, sizes).copy()
+            self.stream.synchronize()
+            return copy.view(self._cupy.dtype(descriptor.dtype.numpy))
+        return self.read_at(self._address(descriptor), descriptor, sizes)
+
+    def read_at(self, address: int, descriptor: Descriptor, sizes: tuple[int, ...]) -> Array:
+        """A host copy of a tensor like that of `descriptor`, at `sizes`, that lies at a device address."""
         image = np.empty(descriptor.span, np.uint8)
         if 0 not in sizes:
-            used = (
-                sum((n - 1) * s for n, s in zip(sizes, descriptor.strides, strict=True)) + 1
-            ) * descriptor.dtype.itemsize
-            (self._segments[descriptor.segment] + descriptor.offset).copy_to_host(image.ctypes.data, used)
+            reach = sum((n - 1) * s for n, s in zip(sizes, descriptor.strides, strict=True)) + 1
+            self._copy_out(image, address, reach * descriptor.dtype.itemsize)
+            self.stream.synchronize()
         return np.ascontiguousarray(_host_view(image, descriptor, sizes)).reshape(sizes)
 
-    def save_state(self) -> None:
-        """Keep a copy of the state segment, for `restore_state`."""
-        if self._saved_state is None:
-            self._saved_state = self._cupy.cuda.alloc(max(16, self._state_bytes))
-        self._saved_state.copy_from_device(self._segments[Segment.STATE], self._state_bytes)
+    def copy_within(self, target: int, source: int, size: int) -> None:
+        """Copy `size` bytes from one device address to another; ordered, not waited for."""
+        kind = self._runtime.memcpyDeviceToDevice
+        self._runtime.memcpyAsync(target, source, size, kind, self.stream.ptr)
 
-    def restore_state(self) -> None:
-        """Put back the state segment as it was when it was saved."""
-        self._segments[Segment.STATE].copy_from_device(self._saved_state, self._state_bytes)
-
-    def _view(self, descriptor: Descriptor, shape: tuple[int, ...]) -> Any:
+    def view(self, descriptor: Descriptor, shape: Sequence[int]) -> Any:
         """A CuPy view of a tensor's elements as unsigned integers of their size."""
         item = descriptor.dtype.itemsize
-        memory = self._segments[descriptor.segment] + descriptor.offset
-        strides = tuple(s * item for s in descriptor.strides)
-        return self._cupy.ndarray(shape, _CARRIER[item], memory, strides)
+        memory = self._whole[descriptor.segment] + (_FRONT.get(descriptor.segment, 0) + descriptor.offset)
+        return self._cupy.ndarray(tuple(shape), _CARRIER[item], memory, tuple(s * item for s in descriptor.strides))
+
+    def _address(self, descriptor: Descriptor) -> int:
+        front = _FRONT.get(descriptor.segment, 0)
+        return int(self._whole[descriptor.segment].ptr) + front + descriptor.offset
+
+
+class _Pinned:
+    """Host memory that the GPU copies from and to without a detour, as `bytes`: u8 [size], zeros at first."""
+
+    def __init__(self, cupy: Any, size: int) -> None:
+        self._memory = cupy.cuda.alloc_pinned_memory(size)
+        self.bytes: Array = np.frombuffer(self._memory, np.uint8, size)
+        self.bytes[...] = 0
 
 
 def _packed(descriptor: Descriptor, shape: tuple[int, ...]) -> bool:

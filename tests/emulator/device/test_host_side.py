@@ -1,0 +1,224 @@
+"""The host side of a launch, on a CuPy that is made of host memory: what is copied when, and what state readers see."""
+
+from __future__ import annotations
+
+import gc
+import importlib.util
+from collections.abc import Callable
+from pathlib import Path
+from types import ModuleType, SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from dla.assembler import assemble
+from dla.emulator.device import build, resident
+from dla.emulator.device.generate import TRAP_CODES
+from dla.emulator.device.layout import REPORT
+from dla.emulator.device.machine import DeviceMachine, DeviceSession
+from dla.emulator.device.state import written
+from dla.isa.descriptor import Segment
+from dla.isa.errors import InputError, Trap
+from dla.isa.program import Program
+
+COUNT = """
+.input x : i64[4]
+.state n : i64[4]
+.state calm : i64[4]
+.output y : i64[4]
+main:
+    EW.add n, n, x
+    EW.add y, n, calm
+    HALT
+"""
+
+
+def _fake_cupy() -> ModuleType:
+    """fake_cupy.py, beside this file, which is in no package."""
+    spec = importlib.util.spec_from_file_location("fake_cupy", Path(__file__).with_name("fake_cupy.py"))
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.fixture
+def load(monkeypatch: pytest.MonkeyPatch) -> Callable[[Program], DeviceSession]:
+    """`load(program)`: a session of the program, whose kernel does what COUNT says, or what `session.kernel` does."""
+    cupy = _fake_cupy().make()
+    monkeypatch.setattr(build, "import_cupy", lambda: cupy)
+
+    def load(program: Program) -> DeviceSession:
+        def function(grid: Any, block: Any, arguments: Any, shared_mem: int) -> None:
+            session.kernel(session)  # type: ignore[attr-defined]
+
+        kernel = SimpleNamespace(function=function, blocks=1, shared_bytes=0)
+        session = DeviceSession(DeviceMachine(), kernel, program)  # type: ignore[arg-type]
+        session.kernel = count  # type: ignore[attr-defined]
+        session.copied = cupy.cuda.runtime.copied  # type: ignore[attr-defined]
+        session.copied.clear()  # type: ignore[attr-defined]
+        return session
+
+    return load
+
+
+def tensor(session: DeviceSession, name: str) -> Any:
+    """A view of a tensor on the "device"."""
+    d = session.program.by_name[name].descriptor
+    return session.memory.view(d, d.bounds).view(d.dtype.numpy)
+
+
+def report(session: DeviceSession) -> Any:
+    """A view of the report on the "device"."""
+    return session.memory._cupy.ndarray((1,), REPORT.dtype, SimpleNamespace(ptr=session.memory.report), (1,))[0]
+
+
+def count(session: DeviceSession) -> None:
+    """What COUNT does."""
+    tensor(session, "n")[...] += tensor(session, "x")
+    tensor(session, "y")[...] = tensor(session, "n") + tensor(session, "calm")
+
+
+def trap(session: DeviceSession) -> None:
+    """Change state, then trap."""
+    count(session)
+    record = report(session)
+    record["claimed"], record["category"], record["instruction"] = 1, TRAP_CODES["index"], 1
+
+
+def x(number: int) -> dict[str, Any]:
+    """Inputs."""
+    return {"x": np.full(4, number)}
+
+
+def test_small_tensors_travel_in_one_copy_each_way(load):
+    """A run of a tiny program: one copy in, state aside on the device, one copy out."""
+    session = load(assemble(COUNT))
+    assert session.run(x(1))["y"].tolist() == [1] * 4
+    assert [kind for kind, _ in session.copied] == ["in", "within", "out"]
+
+
+def test_outputs_are_copies(load):
+    """The pinned memory of the next run is not what a result shows."""
+    session = load(assemble(COUNT))
+    first, second = session.run(x(1)), session.run(x(2))
+    assert (first["y"][0], second["y"][0]) == (1, 3)
+
+
+def test_only_state_that_the_program_writes_is_set_aside():
+    """`calm` is read only; ranges are whole tensors."""
+    program = assemble(COUNT)
+    d = program.by_name["n"].descriptor
+    assert written(program) == ((d.offset, d.offset + d.span),)
+    moved = assemble(".state t : i32[8]\n.state u : i32[8]\nmain:\nLOOP s0, 2\nFILL u[s0:s0+1], 1\nENDLOOP\nHALT")
+    u = moved.by_name["u"].descriptor
+    assert written(moved) == ((u.offset, u.offset + u.span),)
+    assert written(assemble(".state t : i32[8]\n.output y : i32[8]\nmain:\nCOPY y, t\nHALT")) == ()
+
+
+def test_states_of_many_runs_stay_what_they_were(load):
+    """Whether read at once, one run later, several runs later, or after set_state."""
+    session = load(assemble(COUNT))
+    session.set_state({"calm": np.full(4, 100)})
+    results = [session.run(x(1)) for _ in range(4)]
+    assert results[2].state["n"][0] == 3
+    results += [session.run(x(1))]
+    session.set_state({"n": np.zeros(4, np.int64), "calm": np.zeros(4, np.int64)})
+    assert [int(r.state["n"][0]) for r in results] == [1, 2, 3, 4, 5]
+    assert [int(r.state["calm"][0]) for r in results] == [100] * 5
+    assert session.state["n"][0] == session.state["calm"][0] == 0
+
+
+def test_state_that_nobody_reads_is_not_copied_to_the_host(load):
+    """A loop that drops its results, as decoding does."""
+    session = load(assemble(COUNT))
+    for _ in range(5):
+        result = session.run(x(1))
+    del result
+    gc.collect()
+    session.run(x(1))
+    assert [kind for kind, _ in session.copied].count("out") == 6  # reports with outputs, nothing else
+
+
+def test_a_trap_sets_state_back_and_snapshots_stay(load):
+    """The state is as before the run, and so is what earlier results show."""
+    session = load(assemble(COUNT))
+    first = session.run(x(1))
+    before = session.run(x(2))
+    session.kernel = trap
+    with pytest.raises(Trap, match="out of range"):
+        session.run(x(10))
+    assert session.state["n"][0] == 3
+    session.kernel = count
+    assert session.run(x(1))["y"][0] == 4
+    assert (int(first.state["n"][0]), int(before.state["n"][0])) == (1, 3)
+
+
+def test_a_launch_runs_without_copies_and_state_goes_on(load):
+    """Inputs go up once; enqueued runs move nothing."""
+    session = load(assemble(COUNT))
+    held = session.run(x(1))
+    launch = session.launch(x(5))
+    session.copied.clear()
+    launch.enqueue()
+    launch.enqueue(SimpleNamespace(cuda_stream=7))
+    assert [kind for kind, _ in session.copied] == ["out", "out"]  # what `held` still has to show: n and calm, once
+    assert launch.outputs["y"].tolist() == [11] * 4
+    launch.inputs["x"][...] = 1
+    launch.enqueue()
+    launch.check()
+    assert (session.state["n"][0], held.state["n"][0]) == (12, 1)
+    session.run(x(1))
+    with pytest.raises(InputError, match="other inputs"):
+        launch.enqueue()
+
+
+def test_a_trap_in_an_enqueued_run_is_raised_by_check(load):
+    """And the next run starts afresh."""
+    session = load(assemble(COUNT))
+    launch = session.launch(x(1))
+    session.kernel = trap
+    launch.enqueue()
+    with pytest.raises(Trap):
+        launch.check()
+    launch.check()
+    session.kernel = count
+    assert session.run(x(1))["y"][0] == 2
+
+
+@pytest.mark.parametrize("width", [3, 100_000])
+def test_large_inputs_and_outputs_arrive_as_small_ones_do(load, width):
+    """Below and above what travels together, with a dim below its bound and gaps between rows."""
+    session = load(assemble(f".input x : i64[2, w <= {width}]\n.output y : i64[2, w]\nmain:\nCOPY y, x\nHALT"))
+
+    def copy(session: DeviceSession) -> None:
+        tensor(session, "y")[...] = tensor(session, "x")
+        report(session)["registers"][session.program.dims[0].register] = width - 1
+
+    session.kernel = copy
+    given = np.arange(2 * (width - 1)).reshape(2, -1)
+    np.testing.assert_array_equal(session.run({"x": given})["y"], given)
+
+
+def test_constants_are_shared_by_the_sessions_of_a_program(load):
+    """The second session copies nothing; when all are gone, so is the memory."""
+    program = assemble(".const c : i64[2] = [1, 2]\n.output y : i64[2]\nmain:\nCOPY y, c\nHALT")
+    first, second = load(program), load(program)
+    assert first.memory.bases[Segment.CONST] == second.memory.bases[Segment.CONST]
+    assert tensor(second, "c").tolist() == [1, 2]
+    del first, second
+    gc.collect()
+    assert not resident._RESIDENT
+
+
+def test_large_constants_are_copied_in_pieces(load, monkeypatch):
+    """Blocks longer and shorter than a piece, and one that does not end with it."""
+    monkeypatch.setattr(resident, "PIECE_BYTES", 64)
+    monkeypatch.setattr(resident, "_STAGED_BYTES", 100)
+    a, b = np.arange(1000), np.arange(3)
+    text = f".const a : i64[1000] = {a.tolist()}\n.const b : i64[3] = {b.tolist()}\n"
+    session = load(assemble(text + ".output y : i64[3]\nmain:\nCOPY y, b\nHALT"))
+    np.testing.assert_array_equal(tensor(session, "a"), a)
+    np.testing.assert_array_equal(tensor(session, "b"), b)
