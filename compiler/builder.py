@@ -31,6 +31,8 @@ Operand = Value | Number
 Values = Sequence[Value]
 Step = Callable[["GraphBuilder", Values, Values, Values], tuple[Values, Values]]
 """One step of a loop: (builder, slices, states, others) -> (new states, results of the step)."""
+Turn = Callable[["GraphBuilder", Dim, Values, Values], tuple[Values, Values]]
+"""One turn of a loop: (builder, its number, states, others) -> (new states, results of the turn)."""
 
 
 class GraphBuilder:
@@ -334,16 +336,42 @@ class GraphBuilder:
         `step` gets a builder, a slice of each sequence, the states and the others, all values of a graph of its own,
         and returns the new states and what belongs to this step. Returns the latter, stacked, and the final states.
         """
-        inner = GraphBuilder("step")
+        return self._looped(sequences[0].dims[0], sequences, states, others, reverse,
+                            lambda b, _, slices, held, rest: step(b, slices, held, rest))  # fmt: skip
+
+    def repeat(
+        self, step: Turn, count: Dim, states: Sequence[Value], others: Sequence[Value] = ()
+    ) -> tuple[list[Value], list[Value]]:  # fmt: skip
+        """A loop of `count` turns, which carries `states` along.
+
+        `step` gets a builder, the number of the turn (0, 1, ...) as a size that only this turn knows, the states and
+        the others, and returns what `recurrent`'s step returns. Constants need not be among `others`. What a turn
+        writes over a part of a state (`write`) is written in place.
+        """
+        return self._looped(count, [], states, others, False, lambda b, turn, _, held, rest: step(b, turn, held, rest))
+
+    def inner(self, name: str) -> GraphBuilder:
+        """A builder for the step of a loop."""
+        return GraphBuilder(name)
+
+    def _looped(
+        self, steps: Dim, sequences: Values, states: Values, others: Values, reverse: bool,
+        step: Callable[[GraphBuilder, Dim, Values, Values, Values], tuple[Values, Values]],
+    ) -> tuple[list[Value], list[Value]]:  # fmt: skip
+        # Steps of steps begin with the name of the step around them, so no two counters are called alike.
+        counter = Symbol(f"{self.graph.name}#{len(self.graph.nodes)}", max(0, dims.bound(steps) - 1))
+        inner = self.inner(counter.name)
         shapes = [(v, v.dims[1:]) for v in sequences] + [(v, v.dims) for v in (*states, *others)]
         given = [inner.input(f"i{k}", v.dtype, shape) for k, (v, shape) in enumerate(shapes)]
         cut, end = len(sequences), len(sequences) + len(states)
-        after, results = step(inner, given[:cut], given[cut:end], given[end:])
+        number = dims.symbol(counter.name, counter.bound)
+        after, results = step(inner, number, given[:cut], given[cut:end], given[end:])
         for k, value in enumerate((*after, *results)):
             inner.output(f"o{k}", value)
         inner.graph.sweep()
-        node = self.node("RECURRENT", [*sequences, *states, *others], body=Body(inner.graph, cut, len(states)),
-                         reverse=reverse)  # fmt: skip
+        length: dict[str, Any] = {} if sequences else {"steps": steps}
+        node = self.node("RECURRENT", [*sequences, *states, *others], reverse=reverse, **length,
+                         body=Body(inner.graph, cut, len(states), counter))  # fmt: skip
         return list(node.outputs[: len(results)]), list(node.outputs[len(results) :])
 
     # -- anything

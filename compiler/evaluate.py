@@ -12,7 +12,7 @@ import numpy as np
 
 from dla.compiler import dims
 from dla.compiler.graph import Body, Graph, Node, Value
-from dla.compiler.operators import full_attributes, row_of
+from dla.compiler.operators import full_attributes, row_of, steps_of
 from dla.isa import dtypes
 from dla.isa.dtypes import Array
 from dla.isa.errors import ModelError
@@ -121,11 +121,11 @@ def _recurrent(node: Node, arrays: Sequence[Any], sizes: Sizes) -> tuple[Array, 
     others = arrays[body.sequences + body.states :]
     made = node.outputs[: len(node.outputs) - body.states]
     stacked = [np.zeros(tuple(dims.evaluate(d, sizes) for d in v.dims), v.dtype.numpy) for v in made]
-    steps = range(len(sequences[0]))
+    steps = range(dims.evaluate(steps_of(node), sizes))
     for step in reversed(steps) if node.attributes["reverse"] else steps:
         given = (*(s[step] for s in sequences), *states, *others)
         known = {id(v): np.asarray(x) for v, x in zip(body.graph.inputs.values(), given, strict=True)}
-        results = list(_results(body.graph, known, sizes).values())
+        results = list(_results(body.graph, known, {**sizes, body.counter.name: step}).values())
         states = results[: body.states]
         for whole, part in zip(stacked, results[body.states :], strict=True):
             whole[step] = part

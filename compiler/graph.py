@@ -209,8 +209,11 @@ class Graph:
                 stack += [v.producer for v in node.present if v.producer is not None]
         held = (*self.inputs.values(), *(s.before for s in self.states.values()))
         values = (*held, *(v for n in keep.values() for v in (*n.present, *n.outputs)))
+        dropped = {id(n) for n in self.nodes if id(n) not in keep}
         for value in {id(v): v for v in values}.values():  # each once: some have as many users as there are nodes
-            value.users = [u for u in value.users if id(u) in keep]
+            # Graphs may share constants, so those may have users elsewhere.
+            shared = value.constant is not None
+            value.users = [u for u in value.users if id(u) in keep or (shared and id(u) not in dropped)]
         known = [n for n in self.nodes if id(n) in keep]
         seen = {id(n) for n in known}
         return known + [n for n in keep.values() if id(n) not in seen]
@@ -233,12 +236,13 @@ class Body:
 
     Its inputs are, in order: the step's slice of each of the node's first `sequences` inputs, cut along their first
     axis; the `states` as they are before the step; the node's other inputs. Its outputs are the states after the step,
-    and then what the node stacks along a new first axis.
+    and then what the node stacks along a new first axis. Sizes in it may depend on `counter`, the number of the slice.
     """
 
     graph: Graph
     sequences: int
     states: int
+    counter: Symbol
 
     def __str__(self) -> str:
         return f"{len(self.graph.nodes)} nodes"

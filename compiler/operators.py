@@ -63,6 +63,21 @@ def root(value: Value) -> Value:
     return value
 
 
+def source(node: Node, index: int = 0) -> Value:
+    """An input that `node` surely has."""
+    value = node.inputs[index]
+    assert value is not None, f"{node.op} has an input {index}"
+    return value
+
+
+def steps_of(node: Node) -> Dim:
+    """How many steps a RECURRENT has."""
+    body: Body = node.attributes["body"]
+    first = node.inputs[0] if body.sequences else None
+    steps: Dim = node.attributes["steps"] if first is None else first.dims[0]
+    return steps
+
+
 def row_of(op: str) -> Row | None:
     """The row that `op` is, or None."""
     return BY_MNEMONIC.get(op)
@@ -254,7 +269,10 @@ def _write(request: Request) -> tuple[TensorType, ...]:
 
 
 def _recurrent(request: Request) -> tuple[TensorType, ...]:
-    """What each step gives, stacked, and then the states after the last step; see `graph.Body`."""
+    """What each step gives, stacked, and then the states after the last step; see `graph.Body`.
+
+    There are as many steps as the sequences are long, or `steps` where there are none.
+    """
     body: Body = request.attributes["body"]
     given = [request[k] for k in range(len(request.inputs))]
     seen = [TensorType(t.dtype, t.dims[1:]) for t in given[: body.sequences]] + given[body.sequences :]
@@ -262,9 +280,10 @@ def _recurrent(request: Request) -> tuple[TensorType, ...]:
     states = made[: body.states]
     if seen != [v.type for v in body.graph.inputs.values()] or states != seen[body.sequences :][: body.states]:
         raise ModelError(f"RECURRENT of {', '.join(map(str, given))}: its step is for other types")
-    if len({t.dims[0] for t in given[: body.sequences]}) != 1:
+    lengths = {t.dims[0] for t in given[: body.sequences]}
+    if len(lengths) > 1:
         raise ModelError("RECURRENT: its sequences have different lengths")
-    steps = given[0].dims[0]
+    steps = lengths.pop() if lengths else request.attributes["steps"]
     return (*(TensorType(t.dtype, (steps, *t.dims)) for t in made[body.states :]), *states)
 
 

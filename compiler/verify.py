@@ -99,7 +99,7 @@ def _node(node: Node, symbols: frozenset[Symbol]) -> Iterator[str]:
     yield from _types(node)
     body = node.attributes.get("body")
     if isinstance(body, Body):
-        yield from _problems(body.graph, symbols)
+        yield from _problems(body.graph, symbols | {body.counter})
 
 
 def _types(node: Node) -> Iterator[str]:

@@ -54,6 +54,7 @@ class Lowering:
         for name, state in graph.states.items():
             self._hold(Segment.STATE, name, state.before)
         self._targets = Targets(graph, self.storage, self._views)
+        self._carried: set[int] = set()  # ids of states of loops, which a WRITE may change where they lie
         self.starts = filled_starts(graph)
         self._last = _last_uses(graph)
         self._node = 0
@@ -124,19 +125,32 @@ class Lowering:
             self.copy(target, view)
         self._views[id(value)] = view if target is None else target
 
+    def target(self, value: Value) -> View | None:
+        """Where `value` is to be written, if that is known already."""
+        return self._targets.views.get(id(value))
+
     def is_needed(self, value: Value) -> bool:
         """Whether anything reads `value`, or it is a result."""
         return bool(value.users) or self.graph.is_result(value)
 
-    def body(self, graph: Graph, inputs: Sequence[View], targets: Mapping[int, View]) -> None:
-        """Lower the nodes of `graph`, whose inputs lie in the given views; some values are to be written to targets."""
+    def body(
+        self, graph: Graph, inputs: Sequence[View], targets: Mapping[int, View], carried: Sequence[Value]
+    ) -> None:  # fmt: skip
+        """Lower the nodes of `graph`, whose inputs lie in the given views; some values are to be written to targets.
+
+        The `carried` inputs need not be what they were when all is done; the others are read again by the next step.
+        """
         self._views |= {id(v): view for v, view in zip(graph.inputs.values(), inputs, strict=True)}
-        self._targets.views |= targets
+        self._carried |= {id(v) for v in carried}
         self._last |= _last_uses(graph)
-        outer = self._node
+        self._last |= {id(v): _NEVER for v in graph.inputs.values() if id(v) not in self._carried}
+        self._targets.views |= targets
+        self._targets.inside(graph, carried)
+        outer = self._node, self.label
         for self._node, node in enumerate(graph.nodes):
+            self.label = node.label
             self._lower(node)
-        self._node = outer
+        self._node, self.label = outer
 
     def copy(self, to: View, x: View) -> None:
         """COPY, unless it would copy to where x is already."""
@@ -144,13 +158,14 @@ class Lowering:
             self.emit(COPY, [to, x])
 
     @contextmanager
-    def loop(self, name: str, count: Dim) -> Iterator[Dim]:
+    def loop(self, counter: str | Symbol, count: Dim) -> Iterator[Dim]:
         """What is emitted inside runs `count` times, with the counter (0, 1, ...) as the given dim.
 
-        Nothing that the body computes from the counter is known after it.
+        `counter` is its symbol, or a name for a new one. Nothing that the body computes from it is known after it.
         """
         most = dims.bound(count)
-        counter = Symbol(f"{name}#{len(self.drafts)}", max(0, most - 1))
+        if isinstance(counter, str):
+            counter = Symbol(f"{counter}#{len(self.drafts)}", max(0, most - 1))
         limit = {"max": most} if isinstance(count, Expr) else {}
         register = self.registers.enter(counter)
         held = self.registers.holding(count) if isinstance(count, Expr) else count
@@ -278,6 +293,14 @@ class Lowering:
         alone = view.storage.segment is Segment.SCRATCH and view.storage.owner == id(root(value))
         return alone and view.is_whole and self.last_use(value)
 
+    def may_change(self, value: Value) -> bool:
+        """Whether the memory of `value` may be written over: nobody reads it after the node being lowered.
+
+        It is scratch memory of its own, or a state's, of the program or of a loop.
+        """
+        is_state = value.constant is None and self.view(value).storage.segment is Segment.STATE
+        return self.dying(value) or ((is_state or id(root(value)) in self._carried) and self.last_use(value))
+
     def last_use(self, value: Value) -> bool:
         """Whether nobody reads `value` or a view of it after the node being lowered."""
         return self._last[id(root(value))] <= self._node
@@ -336,8 +359,7 @@ def _write(lowering: Lowering, node: Node) -> None:
     base, part = node.inputs
     assert base is not None
     assert part is not None
-    view = lowering.view(base)
-    free = lowering.dying(base) or (view.storage.segment is Segment.STATE and lowering.last_use(base))
+    view, free = lowering.view(base), lowering.may_change(base)
     target = lowering.result(node.output, view if free else None)
     if free:
         target.storage.owner = id(node.output)

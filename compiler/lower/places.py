@@ -6,14 +6,15 @@ into the order that a reshape of it needs; transposes and reshapes on the way ar
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 from dla.compiler.dims import Dim
 from dla.compiler.graph import Graph, Node, TensorType, Value
 from dla.compiler.lower.storage import Storage, View, whole
-from dla.compiler.operators import VIEWS
+from dla.compiler.operators import VIEWS, root, row_of, source
 from dla.compiler.shapes import inverse
 from dla.isa.descriptor import Segment
+from dla.isa.table import Alias
 
 NewStorage = Callable[[Segment, TensorType, str], Storage]
 
@@ -28,47 +29,109 @@ class Targets:
         self.views: dict[int, View] = {}
         self.outputs: dict[str, View] = {}
         self.to_copy: list[tuple[Value, View]] = []  # outputs that have to be copied to their place at the end
-        self._graph = graph
-        self._states = {id(s.after) for s in graph.states.values()}
-        self._place_outputs(new)
-        self._place_written(held)
-        self._place_parts(new)
-        self._place_reshaped(new)
+        self._graph, self._new, self._held = graph, new, held
+        self._fixed = {id(s.after) for s in graph.states.values()}
+        self._place_outputs()
+        self._place_all([s.before for s in graph.states.values()])
 
-    def _place_outputs(self, new: NewStorage) -> None:
+    def inside(self, graph: Graph, carried: Sequence[Value]) -> None:
+        """Find places for values of a loop's step, whose `carried` inputs are written over."""
+        outer = self._graph, self._fixed
+        self._graph, self._fixed = graph, {id(v) for v in graph.outputs.values()}
+        self._place_all(carried)
+        self._graph, self._fixed = outer
+
+    def _place_all(self, states: Sequence[Value]) -> None:
+        self._place_written(states)
+        self._place_parts()
+        self._place_reshaped()
+
+    def _place_outputs(self) -> None:
         """Let outputs be written where they belong."""
         for name, value in self._graph.outputs.items():
-            self.outputs[name] = whole(new(Segment.OUTPUT, value.type, name))
+            self.outputs[name] = whole(self._new(Segment.OUTPUT, value.type, name))
             if not self._aim(value, self.outputs[name]):
                 self.to_copy.append((value, self.outputs[name]))
 
-    def _place_written(self, held: Mapping[int, View]) -> None:
-        """Let what is written over a part of a state be computed there, if nothing else reads the state's old value."""
-        for state in self._graph.states.values():
-            node = self._graph.only_user(state.before)
-            if node is not None and node.op == "WRITE" and node.inputs[0] is state.before:
-                part = node.inputs[1]
-                assert part is not None, "WRITE has two inputs"
-                if not self._is_alone(part):
-                    continue
-                place = held[id(state.before)].slice(node.attributes["starts"], part.dims, [1] * part.rank)
-                self._aim(part, place)
+    def _place_written(self, states: Sequence[Value]) -> None:
+        """Let what is written over a part of a state be computed there, if nothing else reads the state's old value.
 
-    def _place_parts(self, new: NewStorage) -> None:
+        What is written over may be the state in another shape.
+        """
+        for state in states:
+            view: View | None = self._held[id(state)]
+            node = self._graph.only_user(state)
+            while node is not None and node.op == "RESHAPE" and view is not None:
+                view, node = view.reshape(node.attributes["shape"]), self._graph.only_user(node.output)
+            if node is None or view is None or node.op != "WRITE" or root(source(node, 0)) is not state:
+                continue
+            part = source(node, 1)
+            if self._is_alone(part):
+                self._aim(part, view.slice(node.attributes["starts"], part.dims, [1] * part.rank))
+
+    def _place_parts(self) -> None:
         """Let parts of a CONCAT be written into it, the last CONCAT first, so that nested ones are one buffer."""
         for node in reversed(self._graph.nodes):
             if node.op != "CONCAT":
                 continue
             if id(node.output) not in self.views:
-                self.views[id(node.output)] = whole(new(Segment.SCRATCH, node.output.type, name_of(node.output)))
-            for value, place in parts(node, self.views[id(node.output)]):
+                self.views[id(node.output)] = whole(self._new(Segment.SCRATCH, node.output.type, name_of(node.output)))
+            target = self.views[id(node.output)]
+            before = self._changed_in_part(node, target)
+            if before is not None:
+                self._aim(before, target)
+            for value, place in parts(node, target):
                 self._aim(value, place)
 
-    def _place_reshaped(self, new: NewStorage) -> None:
+    def _changed_in_part(self, node: Node, target: View) -> Value | None:
+        """The value that a CONCAT is again, but for parts that are changed where they lie: it may be written there.
+
+        Such is the product of a layer's values, keys and queries, of which the latter two are turned by ROPE.
+        """
+        whole_of: Value | None = None
+        for value, place in parts(node, target):
+            cut = self._cut(value, place)
+            if cut is None or (whole_of is not None and source(cut) is not whole_of):
+                return None
+            whole_of = source(cut)
+            starts, sizes = (cut.attributes[name] for name in ("starts", "sizes"))
+            same = target.slice(starts, sizes, cut.attributes["steps"]).canonical == place.canonical
+            if not same or self._graph.only_user(cut.output) is None:
+                return None
+        if whole_of is None or whole_of.type != node.output.type or len(whole_of.users) != len(node.inputs):
+            return None
+        return whole_of if self._can_aim(whole_of) else None
+
+    def _cut(self, value: Value, place: View) -> Node | None:
+        """The SLICE that `value`, which belongs at `place`, is; or that it is after a row which may write in place."""
+        found = value.made_by("SLICE")
+        if found is not None:
+            return found
+        node, at = value.producer, place
+        while node is not None and node.op in ("RESHAPE", "TRANSPOSE"):
+            back = _undone(node, at)
+            if back is None:
+                return None
+            at, node = back, source(node).producer
+        row = None if node is None else row_of(node.op)
+        if node is None or row is None or row.alias is not Alias.SAME or node.output.dtype is not source(node).dtype:
+            return None
+        views, x = [], source(node)
+        while x.producer is not None and x.producer.op in ("RESHAPE", "TRANSPOSE"):
+            views.append(x.producer)
+            x = source(x.producer)
+        seen: View | None = place
+        if x.dims != value.dims or not all(self._graph.only_user(v) for v in (x, *(n.output for n in views))):
+            return None
+        for step in reversed(views):
+            seen = None if seen is None else _seen(step, seen)
+        return x.made_by("SLICE") if seen is not None and seen.canonical == at.canonical else None
+
+    def _place_reshaped(self) -> None:
         """Where a reshape could not be a view of its source's own memory, let the source be written in its order."""
         for node in reversed(self._graph.nodes):
             if node.op == "RESHAPE" and not _is_view(node) and self._can_aim(node.output):
-                self._aim(node.output, whole(new(Segment.SCRATCH, node.output.type, name_of(node.output))))
+                self._aim(node.output, whole(self._new(Segment.SCRATCH, node.output.type, name_of(node.output))))
 
     def _can_aim(self, value: Value) -> bool:
         """Whether what makes `value`, by way of reshapes and transposes, may still be given a place."""
@@ -77,7 +140,7 @@ class Targets:
             (value,) = node.present
             node = value.producer
         free = node is not None and node.op not in (*VIEWS, "WRITE")
-        return free and id(value) not in self.views and id(value) not in self._states
+        return free and id(value) not in self.views and id(value) not in self._fixed
 
     def _is_alone(self, value: Value) -> bool:
         """Whether one node alone reads `value`, and what it is a view of: its memory may change after that node."""
@@ -134,11 +197,16 @@ def _is_view(node: Node) -> bool:
     view: View | None = whole(Storage(Segment.SCRATCH, root.dtype, root.dims))
     for step in reversed(chain):
         assert view is not None
-        perm = step.attributes.get("perm")
-        view = view.transpose(perm) if perm is not None else view.reshape(step.attributes["shape"])
+        view = _seen(step, view)
         if view is None:
             return step is not node  # that one is in the way, and is asked itself
     return True
+
+
+def _seen(node: Node, view: View) -> View | None:
+    """The output of a RESHAPE or TRANSPOSE whose input lies at `view`; None where strides cannot say it."""
+    perm = node.attributes.get("perm")
+    return view.reshape(node.attributes["shape"]) if perm is None else view.transpose(perm)
 
 
 def _undone(node: Node, place: View) -> View | None:

@@ -2,7 +2,8 @@
 
 A state that is also a result of each step, such as the hidden state of an LSTM, lies in the rows of one buffer that has
 a row more than there are steps: each step reads one row and writes the next, so nothing is copied. Other states have
-one place, which a step overwrites: at once where nothing reads the old value any more, else by a COPY at its end.
+one place, which a step overwrites: at once where nothing reads the old value any more, else by a COPY at its end. That
+place is the first value's own where nobody else reads it; rows lie behind the first value where a CONCAT wants them so.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from dla.compiler import dims
 from dla.compiler.dims import Dim, Expr, Symbol
 from dla.compiler.graph import Body, Graph, Node, TensorType, Value
 from dla.compiler.lower.storage import View
-from dla.compiler.operators import VIEWS, root, row_of
+from dla.compiler.operators import VIEWS, root, row_of, steps_of
 from dla.isa.instructions import BY_MNEMONIC
 from dla.isa.table import Alias
 
@@ -70,16 +71,17 @@ def recurrent(lowering: Lowering, node: Node) -> None:
     given, made = list(node.present), list(body.graph.outputs.values())
     sequences, others = given[: body.sequences], given[body.sequences + body.states :]
     after, results = made[: body.states], made[body.states :]
-    steps, reverse = sequences[0].dims[0], bool(node.attributes["reverse"])
+    steps, reverse = steps_of(node), bool(node.attributes["reverse"])
     wanted = [(value, out) for value, out in zip(results, node.outputs, strict=False) if lowering.is_needed(out)]
     states = [
-        _begun(lowering, start, steps, reverse, in_rows=any(new is value for value, _ in wanted))
+        _begun(lowering, node, start, next((out for value, out in wanted if value is new), None))
         for start, new in zip(given[body.sequences :], after, strict=False)
     ]
     held = list(body.graph.inputs.values())[body.sequences :][: body.states]
+    carried = [v for v, state in zip(held, states, strict=True) if not state.in_rows]
     in_rows = {id(new): state for new, state in zip(after, states, strict=True) if state.in_rows}
     wholes = [(value, lowering.result(out)) for value, out in wanted if id(value) not in in_rows]
-    with lowering.loop("step", steps) as counter:
+    with lowering.loop(body.counter, steps) as counter:
         last = dims.maximum(steps - 1 - counter, 0)
         backward = Symbol(f"backward#{len(lowering.drafts)}", dims.bound(last))
         step = lowering.registers.call(backward, last) if reverse and isinstance(last, Expr) else counter
@@ -88,7 +90,7 @@ def recurrent(lowering: Lowering, node: Node) -> None:
             _Write(v, s.after(step), None if s.in_rows else old) for v, s, old in zip(after, states, held, strict=True)
         ]
         writes += [_Write(v, _row(view, step), None) for v, view in wholes]
-        lowering.body(body.graph, [*places, *(lowering.view(v) for v in others)], _targets(body, writes))
+        lowering.body(body.graph, [*places, *(lowering.view(v) for v in others)], _targets(body, writes), carried)
         _finish_step(lowering, writes)
         if step is not counter:
             lowering.registers.leave(backward)
@@ -99,17 +101,43 @@ def recurrent(lowering: Lowering, node: Node) -> None:
         lowering.settle(out, state.last(steps))
 
 
-def _begun(lowering: Lowering, start: Value, steps: Dim, reverse: bool, *, in_rows: bool) -> _State:
-    """Memory for a state, with its first value."""
-    shape = (steps + 1, *start.dims) if in_rows else start.dims
+def _begun(lowering: Lowering, node: Node, start: Value, rows: Value | None) -> _State:
+    """Memory for a state of `node`, with `start` in it; `rows` are its values after each step, where one wants them."""
+    steps, reverse = steps_of(node), bool(node.attributes["reverse"])
+    fill = start.producer if start.producer is not None and id(start.producer) in lowering.starts else None
+    found = _found(lowering, node, start, rows) if fill is None else None
+    if found is not None:
+        return _State(found, rows is not None, reverse)
+    shape = start.dims if rows is None else (steps + 1, *start.dims)
     view = lowering.fresh(Value(TensorType(start.dtype, shape), start.name))
     view.storage.owner = 0
-    state = _State(view, in_rows, reverse)
-    if start.producer is not None and id(start.producer) in lowering.starts:
-        lowering.emit(FILL, [state.first(steps)], value=start.producer.attributes["value"])
+    state = _State(view, rows is not None, reverse)
+    if fill is not None:
+        lowering.emit(FILL, [state.first(steps)], value=fill.attributes["value"])
     else:
         lowering.copy(state.first(steps), lowering.view(start))
     return state
+
+
+def _found(lowering: Lowering, node: Node, start: Value, rows: Value | None) -> View | None:
+    """Where the state of `node` that begins as `start` can lie so that it begins where `start` lies already.
+
+    That is the place of `start` itself, where nobody else reads it; or that of `rows` with a row before them, where
+    both are parts of one CONCAT.
+    """
+    if rows is None:
+        if sum(root(v) is root(start) for v in node.present) > 1 or not lowering.may_change(start):
+            return None
+        view = lowering.view(start)
+        view.storage.owner = 0
+        return view
+    target = lowering.target(rows)
+    if target is None or start.constant is not None or node.attributes["reverse"]:
+        return None
+    first = lowering.view(start)
+    if _row(target, -1).canonical != first.canonical:
+        return None
+    return View(target.storage, (1 + target.dims[0], *target.dims[1:]), target.strides, first.offset)
 
 
 def filled_starts(graph: Graph) -> set[int]:
@@ -160,7 +188,7 @@ def _finish_step(lowering: Lowering, writes: Sequence[_Write]) -> None:
     moved = []
     for write in writes:
         source, base = lowering.view(write.value), root(write.value)
-        if source != write.place and any(base is other.over for other in writes):
+        if source.canonical != write.place.canonical and any(base is other.over for other in writes):
             saved = lowering.fresh(write.value)
             lowering.copy(saved, source)
             source = saved

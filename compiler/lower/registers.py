@@ -76,12 +76,14 @@ class Registers:
         return self._free.pop()
 
     def _computed(self, dim: Expr) -> Register:
-        """The instructions that compute `dim`, term by term."""
+        """The instructions that compute `dim`, term by term, or from the same size without its constant."""
         in_loop = bool(dim.symbols & self._counters.keys())
         place = self._emit if in_loop else self.prologue.append
         total: Register | None = None
         constant = sum(factor for monomial, factor in dim.terms if not monomial)
         result = self._take(in_loop=in_loop)
+        if constant and dim - constant in self._held:
+            return self._alu("add", result, self._held[dim - constant], constant, place)
         spare: list[Register] = []  # for the later terms' products, which are read at once
 
         def product() -> Register:

@@ -32,36 +32,41 @@ class Heads:
 
 @dataclass(frozen=True)
 class Rotation:
-    """Cosines and sines [length, width / 2] of the positions of a run."""
+    """Cosines and sines [positions, width / 2]."""
 
     cos: Value
     sin: Value
 
+    def at(self, m: Layers, first: Dim, length: Dim) -> Rotation:
+        """Those of `length` positions from `first` on; views."""
+        return Rotation(*(m.part(table, 0, first, length) for table in (self.cos, self.sin)))
+
+    def turn(self, m: Layers, x: Value) -> Value:
+        """X [B, H, S, D] turned, each head alike; there are as many positions as the tables have."""
+        return m.rope(x, self.cos, self.sin)
+
+
+def rotation(m: Layers, width: int, positions: int, *, theta: float = 10000.0) -> Rotation:
+    """Su et al. 2021: position p turns pair k of a head by p / theta^(2 k / width)."""
+    angles = np.arange(positions)[:, None] * theta ** (-np.arange(0, width, 2) / width)
+    return Rotation(*(m.constant(f(angles).astype(np.float32), name=f"rotary.{f.__name__}") for f in (np.cos, np.sin)))
+
 
 @dataclass(frozen=True)
 class Cache:
-    """Where keys and values of earlier runs are kept: the first `past` of `rows` positions are in use."""
+    """The keys and values of the first `past` positions: `rows` [B, N, 2 * shared * width], each row values, then keys.
 
-    name: str
+    There are a few rows more than positions, see `cache_shape`.
+    """
+
+    rows: Value
     past: Dim
-    rows: int
 
 
-def rotation(m: Layers, width: int, rows: int, past: Dim, length: Dim, *, theta: float = 10000.0) -> Rotation:
-    """Su et al. 2021: position p turns pair k of a head by p / theta^(2 k / width). `rows` positions may occur."""
-    angles = np.arange(rows)[:, None] * theta ** (-np.arange(0, width, 2) / width)
-    tables = (m.constant(f(angles).astype(np.float32), name=f"rotary.{f.__name__}") for f in (np.cos, np.sin))
-    cos, sin = (m.part(table, 0, past, length) for table in tables)
-    return Rotation(cos, sin)
-
-
-def remembered(m: Layers, cache: Cache, part: str, new: Value) -> Value:
-    """`new` [B, H, S, D] after the `past` rows that the state has: [B, H, past + S, D]. Nothing is copied together."""
-    batch, heads, length, width = new.dims
-    name = f"{cache.name}.{part}"
-    after = m.write(m.state(name, new.dtype, (batch, heads, cache.rows, width)), new, {2: cache.past})
-    m.set_state(name, after)
-    return m.part(after, 2, 0, cache.past + length)
+def cache_shape(heads: Heads, batch: Dim, positions: int) -> tuple[Dim, int, int]:
+    """The shape of a cache of so many positions; behind the last one's row there is room for its queries."""
+    spare = -(-heads.count // (2 * heads.shared))
+    return batch, positions + spare, 2 * heads.shared * heads.width
 
 
 def split_heads(m: Layers, x: Value, count: int, width: int) -> Value:
@@ -77,26 +82,56 @@ def merge_heads(m: Layers, x: Value) -> Value:
 
 def self_attention(
     m: Layers, x: Value, heads: Heads, names: Sequence[str] = ("q_proj", "k_proj", "v_proj", "o_proj"), *,
-    bias: bool = True, rotary: Rotation | None = None, cache: Cache | None = None, mask: Value | None = None,
-    causal: bool = False,
+    bias: bool = True, mask: Value | None = None, causal: bool = False,
 ) -> Value:  # fmt: skip
     """X [B, S, C] -> [B, S, C]: project to queries, keys and values, attend, project back.
 
-    With `rotary`, queries and keys are turned by their positions; with `cache`, earlier runs' keys and values come
-    first. `mask`, broadcast to [B, H, S, T], is bool (kept where true) or added; `causal` hides later positions.
+    `mask`, broadcast to [B, H, S, T], is bool (kept where true) or added; `causal` hides later positions.
     """
     counts = (heads.count, heads.shared, heads.shared)
     q, k, v = (
         split_heads(m, m.linear(x, count * heads.width, name, bias=bias), count, heads.width)
         for name, count in zip(names[:3], counts, strict=True)
     )
-    if rotary is not None:
-        q, k = (m.rope(turned, rotary.cos, rotary.sin) for turned in (q, k))
-    if cache is not None:
-        k, v = remembered(m, cache, "key", k), remembered(m, cache, "value", v)
     options: dict[str, Any] = {"causal": True} if causal else {}
     attended = merge_heads(m, m.attention(q, k, v, mask, **options))
+    return m.linear(attended, _columns(x), names[3], bias=bias)
+
+
+def cached_attention(
+    m: Layers, x: Value, heads: Heads, cache: Cache, rotary: Rotation,
+    names: Sequence[str] = ("q_proj", "k_proj", "v_proj", "o_proj"),
+) -> tuple[Value, Value]:  # fmt: skip
+    """X [B, S, C], which comes after the positions in the cache -> [B, S, C], and the rows of the cache with it.
+
+    One product gives values, keys and queries side by side, and one rotation turns keys and queries. If S is the
+    number 1, the product writes the position's row of the cache itself: the queries come to lie behind it, where
+    later positions are not yet. Else a copy takes values and keys there.
+    """
+    batch, length, _ = x.dims
+    own, pitch, asked = heads.shared * heads.width, 2 * heads.shared * heads.width, heads.count * heads.width
+    q_name, k_name, v_name, o_name = names
+    made = m.joint(x, {v_name: own, k_name: own, q_name: asked})
+    unturned = split_heads(m, m.part(made, 2, own, own + asked), heads.shared + heads.count, heads.width)
+    made = m.concat([m.part(made, 2, 0, own), merge_heads(m, rotary.turn(m, unturned))], 2)
+    if length == 1:
+        shape = cache.rows.dims
+        flat = m.reshape(cache.rows, (batch, shape[1] * shape[2]))
+        flat = m.write(flat, m.reshape(made, (batch, pitch + asked)), {1: cache.past * pitch})
+        q = m.reshape(m.part(flat, 1, (cache.past + 1) * pitch, asked), (batch, 1, asked))
+        rows = m.reshape(flat, shape)
+    else:
+        rows = m.write(cache.rows, m.part(made, 2, 0, pitch), {1: cache.past})
+        q = m.part(made, 2, pitch, asked)
+    seen = m.part(rows, 1, 0, cache.past + length)
+    v, k = (split_heads(m, m.part(seen, 2, at, own), heads.shared, heads.width) for at in (0, own))
+    options: dict[str, Any] = {} if length == 1 else {"causal": True}
+    attended = m.attention(split_heads(m, q, heads.count, heads.width), k, v, **options)
+    return m.linear(merge_heads(m, attended), _columns(x), o_name, bias=False), rows
+
+
+def _columns(x: Value) -> int:
     width = x.dims[-1]
     if not isinstance(width, int):
         raise ModelError(f"attention over {width} columns: that size must be constant")
-    return m.linear(attended, width, names[3], bias=bias)
+    return width

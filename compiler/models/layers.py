@@ -11,7 +11,7 @@ Sequences are [batch, length, width]; images are channels-last, [batch, height, 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
 import numpy as np
@@ -20,7 +20,7 @@ from dla.compiler.builder import GraphBuilder
 from dla.compiler.dims import Dim
 from dla.compiler.graph import Graph, Value
 from dla.compiler.models.weights import Weights
-from dla.isa.dtypes import DType
+from dla.isa.dtypes import Array, DType, convert
 from dla.isa.errors import ModelError
 
 
@@ -36,6 +36,7 @@ class Layers(GraphBuilder):
         self._scope: tuple[str, ...] = ()
         self._problems: list[str] = []
         self._held: dict[tuple[str, tuple[int, ...]], Value] = {}
+        self._turned: dict[tuple[int, tuple[int, ...]], Value] = {}  # of what is held: small constants, transposed
 
     @contextmanager
     def scope(self, name: str) -> Iterator[None]:
@@ -45,6 +46,13 @@ class Layers(GraphBuilder):
             yield
         finally:
             self._scope = outer
+
+    def inner(self, name: str) -> Layers:
+        """Layers for the step of a loop: the same weights, each of them there once."""
+        inside = Layers(name, self.weights, self.dtype)
+        inside._scope, inside._problems = self._scope, self._problems
+        inside._held, inside._turned = self._held, self._turned
+        return inside
 
     def finish(self) -> Graph:
         """The graph. Raises ModelError if weights are missing or do not fit, naming all of them."""
@@ -56,33 +64,66 @@ class Layers(GraphBuilder):
 
     def part_of(self, layer: str, part: str, shape: Sequence[int]) -> Value:
         """One part of `layer` as a constant, the same one whenever it is asked for."""
-        spelling = self.weights.spelling
-        self.label = layer = spelling.separator.join((*self._scope, layer))
-        key = spelling.name(layer, part), tuple(shape)
+        self.label = layer = self._full(layer)
+        key = self.weights.spelling.name(layer, part), tuple(shape)
         if key not in self._held:
-            try:
-                array = self.weights.take(layer, part, key[1])
-            except ModelError as error:
-                self._problems.append(error.message)
-                array = np.broadcast_to(np.zeros((), np.float32), key[1])
-            self._held[key] = self.constant(array, self.dtype, name=key[0])
+            self._held[key] = self.constant(self._taken(layer, part, key[1]), self.dtype, name=key[0])
         return self._held[key]
+
+    def _full(self, layer: str) -> str:
+        """The name of `layer` with those of the scopes around it."""
+        return self.weights.spelling.separator.join((*self._scope, layer))
+
+    def _taken(self, layer: str, part: str, shape: tuple[int, ...]) -> Array:
+        """The array of one part; zeros where there is none that fits, which `finish` will say."""
+        try:
+            return self.weights.take(layer, part, shape)
+        except ModelError as error:
+            self._problems.append(error.message)
+            return np.broadcast_to(np.zeros((), np.float32), shape)
 
     def matrix(self, layer: str, inputs: Dim, outputs: int, part: str = "weight") -> Value:
         """The [inputs, outputs] weight of a product."""
-        if not isinstance(inputs, int):
-            raise ModelError(f"{layer} is a product over {inputs} columns: that size must be constant")
+        fixed = _sized(layer, inputs)
         if not self.weights.spelling.out_first:
-            return self.part_of(layer, part, (inputs, outputs))
-        return self._named_as(self.part_of(layer, part, (outputs, inputs)), (1, 0))
+            return self.part_of(layer, part, (fixed, outputs))
+        return self._named_as(self.part_of(layer, part, (outputs, fixed)), (1, 0))
 
-    def _named_as(self, x: Value, perm: Sequence[int]) -> Value:
+    def joint_matrix(self, layers: Mapping[str, int], inputs: Dim, *, interleaved: bool = False) -> Value:
+        """The [inputs, outputs] weight of the products of one input by `layers`, with their outputs, as one product.
+
+        Its columns are those of the first layer, then those of the next one; or, `interleaved`, one of each in turn.
+        """
+        names = [self._full(layer) for layer in layers]
+        fixed, out_first = _sized(names[0], inputs), self.weights.spelling.out_first
+        self.label = "+".join([names[0], *list(layers)[1:]])[:200]
+        key = self.label, (*layers.values(), int(interleaved))
+        if key not in self._held:
+            joint = np.empty((sum(layers.values()), fixed), self.dtype.numpy)
+            at = 0
+            for number, (layer, outputs) in enumerate(zip(names, layers.values(), strict=True)):
+                array = self._taken(layer, "weight", (outputs, fixed) if out_first else (fixed, outputs))
+                rows = slice(number, None, len(names)) if interleaved else slice(at, at + outputs)
+                joint[rows] = convert(array if out_first else array.T, self.dtype)
+                at += outputs
+            self._held[key] = self.constant(joint, name=self.label)
+        return self._named_as(self._held[key], (1, 0))
+
+    def _named_as(self, x: Value, perm: tuple[int, ...]) -> Value:
         """X transposed; small constants are so at once, and keep their name."""
+        if (id(x), perm) in self._turned:
+            return self._turned[id(x), perm]
         turned = self.transpose(x, perm)
         turned.name = x.name
+        if turned.constant is not None:
+            self._turned[id(x), perm] = turned
         return turned
 
     # -- layers
+
+    def joint(self, x: Value, layers: Mapping[str, int]) -> Value:
+        """The products of x by the weights of `layers`, one after the other: [..., C] -> [..., all their outputs]."""
+        return self.matmul(x, self.joint_matrix(layers, x.dims[-1]))
 
     def linear(self, x: Value, outputs: int, name: str, *, bias: bool = True, scale: float = 1.0) -> Value:
         """Scale * x @ weight + bias: [..., C] -> [..., outputs]."""
@@ -133,8 +174,16 @@ class Layers(GraphBuilder):
     def swiglu(self, x: Value, hidden: int, names: Sequence[str] = ("gate_proj", "up_proj", "down_proj")) -> Value:
         """Shazeer 2020: (silu(x @ gate) * (x @ up)) @ down, without biases: [..., C] -> [..., C]."""
         (width,) = _width(x)
-        gate, up = (self.linear(x, hidden, name, bias=False) for name in names[:2])
-        return self.linear(self.mul(self.act("silu", gate), up), width, names[2], bias=False)
+        weight = self.joint_matrix(dict.fromkeys(names[:2], hidden), width, interleaved=True)
+        gated = self.emit("GEMM", [x, weight, None, None, None, None], sub="glu", unit="silu")
+        return self.linear(gated, width, names[2], bias=False)
+
+
+def _sized(layer: str, inputs: Dim) -> int:
+    """The number of columns over which `layer` is a product, which must be known."""
+    if not isinstance(inputs, int):
+        raise ModelError(f"{layer} is a product over {inputs} columns: that size must be constant")
+    return inputs
 
 
 def _width(x: Value) -> tuple[int]:

@@ -8,7 +8,7 @@ import numpy as np
 
 from dla.compiler.builder import GraphBuilder
 from dla.compiler.graph import Node, Value
-from dla.compiler.operators import VIEWS, root
+from dla.compiler.operators import VIEWS, root, source
 from dla.isa.dtypes import Array, DType
 
 DEPTH = 8
@@ -18,13 +18,6 @@ LOOK = 1 << 16
 
 Polynomial = dict[tuple[int, ...], float]
 """Factors by the powers of the unknowns: 3 x y + 1 is {(1, 1): 3, (0, 0): 1}."""
-
-
-def source(node: Node, index: int = 0) -> Value:
-    """An input that `node` surely has."""
-    value = node.inputs[index]
-    assert value is not None, f"{node.op} has an input {index}"
-    return value
 
 
 def constant_array(value: Value) -> Array | None:

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 
 from dla.compiler.builder import GraphBuilder
 from dla.compiler.graph import Node, Value
-from dla.compiler.passes.match import below, clamped, polynomial, same, source
+from dla.compiler.operators import source
+from dla.compiler.passes.match import below, clamped, polynomial, same
 
 _Terms = Mapping[tuple[int, ...], float]
 

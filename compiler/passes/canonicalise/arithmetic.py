@@ -5,7 +5,8 @@ from __future__ import annotations
 from dla.compiler import dims
 from dla.compiler.builder import GraphBuilder
 from dla.compiler.graph import Node, Value
-from dla.compiler.passes.match import number, source, with_number
+from dla.compiler.operators import source
+from dla.compiler.passes.match import number, with_number
 from dla.isa.dtypes import DType
 
 _NEUTRAL = {"add": 0.0, "sub": 0.0, "mul": 1.0, "div": 1.0, "pow": 1.0}

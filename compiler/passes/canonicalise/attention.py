@@ -11,9 +11,10 @@ import numpy as np
 
 from dla.compiler.builder import GraphBuilder
 from dla.compiler.graph import Node, Value
+from dla.compiler.operators import source
 from dla.compiler.passes.canonicalise.masks import MASKED
 from dla.compiler.passes.canonicalise.views import transposed
-from dla.compiler.passes.match import DEPTH, bare_product, commuted, number, scaled, source
+from dla.compiler.passes.match import DEPTH, bare_product, commuted, number, scaled
 from dla.isa.dtypes import DType
 
 LOWEST = float(np.finfo(np.float32).min)

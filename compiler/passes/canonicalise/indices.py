@@ -5,8 +5,9 @@ from __future__ import annotations
 from dla.compiler import dims
 from dla.compiler.builder import GraphBuilder
 from dla.compiler.graph import Node, Value
+from dla.compiler.operators import source
 from dla.compiler.passes.canonicalise.linear import Linear, linear
-from dla.compiler.passes.match import commuted, source
+from dla.compiler.passes.match import commuted
 
 
 def run_of_rows(node: Node, b: GraphBuilder) -> Value | None:

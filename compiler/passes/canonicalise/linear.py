@@ -14,7 +14,8 @@ import numpy as np
 
 from dla.compiler.dims import Dim
 from dla.compiler.graph import Node, Value
-from dla.compiler.passes.match import DEPTH, number, source
+from dla.compiler.operators import source
+from dla.compiler.passes.match import DEPTH, number
 from dla.compiler.shapes import merged_axes
 from dla.isa.dtypes import Array, DType
 

@@ -6,8 +6,9 @@ from dla.compiler import dims
 from dla.compiler.builder import GraphBuilder
 from dla.compiler.dims import Dim
 from dla.compiler.graph import Node, Value
+from dla.compiler.operators import source
 from dla.compiler.passes.canonicalise.linear import Linear, half_plane, half_planes, two_valued
-from dla.compiler.passes.match import commuted, number, seen_again, source, under_views
+from dla.compiler.passes.match import commuted, number, seen_again, under_views
 from dla.isa.dtypes import DType
 
 MASKED = -1e4

@@ -6,7 +6,8 @@ from collections.abc import Iterator
 
 from dla.compiler.builder import GraphBuilder
 from dla.compiler.graph import Node, Value
-from dla.compiler.passes.match import commuted, number, source, with_number
+from dla.compiler.operators import source
+from dla.compiler.passes.match import commuted, number, with_number
 from dla.compiler.shapes import inverse
 
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from dla.compiler.builder import GraphBuilder
 from dla.compiler.graph import Node, Value
-from dla.compiler.passes.match import bare_product, scaled, seen_again, source, under_views
+from dla.compiler.operators import source
+from dla.compiler.passes.match import bare_product, scaled, seen_again, under_views
 
 
 def scaled_operand(node: Node, b: GraphBuilder) -> Value | None:

@@ -12,7 +12,8 @@ import numpy as np
 from dla.compiler.builder import GraphBuilder
 from dla.compiler.dims import Dim
 from dla.compiler.graph import Node, Value
-from dla.compiler.passes.match import DEPTH, commuted, number, scaled, source
+from dla.compiler.operators import source
+from dla.compiler.passes.match import DEPTH, commuted, number, scaled
 from dla.compiler.shapes import inverse
 from dla.isa.dtypes import Array
 

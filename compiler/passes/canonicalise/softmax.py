@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from dla.compiler.builder import GraphBuilder
 from dla.compiler.graph import Node, Value
-from dla.compiler.passes.match import number, source
+from dla.compiler.operators import source
+from dla.compiler.passes.match import number
 
 
 def written_out(node: Node, b: GraphBuilder) -> Value | None:

@@ -8,7 +8,7 @@ from dla.compiler import dims
 from dla.compiler.builder import GraphBuilder
 from dla.compiler.dims import Dim
 from dla.compiler.graph import Node, Value
-from dla.compiler.passes.match import source
+from dla.compiler.operators import source
 from dla.compiler.shapes import broadcast, common_split, merged_axes
 from dla.isa.dtypes import DType
 from dla.isa.errors import ModelError

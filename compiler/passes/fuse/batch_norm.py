@@ -9,8 +9,8 @@ import numpy as np
 
 from dla.compiler.builder import GraphBuilder
 from dla.compiler.graph import Graph, Node
-from dla.compiler.operators import full_attributes
-from dla.compiler.passes.match import constant_array, source
+from dla.compiler.operators import full_attributes, source
+from dla.compiler.passes.match import constant_array
 from dla.compiler.passes.rewrite import Replacement, rewrite
 from dla.isa.dtypes import Array
 

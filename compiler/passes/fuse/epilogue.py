@@ -15,8 +15,8 @@ from typing import Any
 
 from dla.compiler.builder import GraphBuilder
 from dla.compiler.graph import Graph, Node, Value
-from dla.compiler.operators import row_of
-from dla.compiler.passes.match import clamped, commuted, source
+from dla.compiler.operators import row_of, source
+from dla.compiler.passes.match import clamped, commuted
 from dla.compiler.passes.rewrite import Replacement, rewrite
 from dla.compiler.shapes import inverse
 from dla.isa.activations import ACTIVATIONS

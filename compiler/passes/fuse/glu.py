@@ -9,7 +9,8 @@ import numpy as np
 
 from dla.compiler.builder import GraphBuilder
 from dla.compiler.graph import Graph, Node, Value
-from dla.compiler.passes.match import bare_product, commuted, constant_array, source
+from dla.compiler.operators import source
+from dla.compiler.passes.match import bare_product, commuted, constant_array
 from dla.compiler.passes.rewrite import Replacement, rewrite
 
 UNITS = ("identity", "sigmoid", "silu", "gelu", "gelu_tanh", "relu")

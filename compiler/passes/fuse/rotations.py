@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dla.compiler.builder import GraphBuilder
 from dla.compiler.graph import Graph, Node, Value
-from dla.compiler.passes.match import source
+from dla.compiler.operators import source
 
 _HEADS_BEHIND = (0, 2, 1, 3)  # [B, S, H, D] -> [B, H, S, D]
 

@@ -9,7 +9,8 @@ import numpy as np
 
 from dla.compiler.builder import GraphBuilder
 from dla.compiler.graph import Graph, Node
-from dla.compiler.passes.match import constant_array, source
+from dla.compiler.operators import source
+from dla.compiler.passes.match import constant_array
 
 _BIASED = ("bias",)
 

@@ -121,7 +121,7 @@ def test_text_shows_the_step() -> None:
     lines = str(_graph(_swap, T, reverse=True)).splitlines()
     loop = next(k for k, line in enumerate(lines) if "RECURRENT" in line)
     assert "reverse=True" in lines[loop]
-    assert lines[loop + 1] == "    graph step"
+    assert lines[loop + 1] == "    graph model#0"
 
 
 def test_types_must_fit() -> None:

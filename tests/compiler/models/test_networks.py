@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
+from model_weights import LLAMA, TINY, renamed
 
 from dla.compiler.graph import Graph
 from dla.compiler.models.classifier import ClassifierConfig, classifier
-from dla.compiler.models.decoder import DecoderConfig, decoder
+from dla.compiler.models.decoder import DecoderConfig, decoder, generator
 from dla.compiler.models.encoder import EncoderConfig, encoder
 from dla.compiler.models.perceptron import PerceptronConfig, perceptron
 from dla.compiler.models.resnet import ResNetConfig, resnet
@@ -19,12 +19,12 @@ from dla.compiler.models.weights import Weights
 from dla.compiler.pipeline import compile_graph
 from dla.emulator.api import Machine
 from dla.isa import container
+from dla.isa.descriptor import Segment
 from dla.isa.dtypes import DType
 from dla.isa.errors import ModelError
 from dla.isa.program import Program
 
 TOLERANCE = {"rtol": 2e-4, "atol": 2e-5}
-TINY = DecoderConfig(50, 32, layers=2, heads=4, kv_heads=2, hidden=48, context=32, chunk=8)
 IDS = np.random.default_rng(0).integers(0, 50, (1, 8)).astype(np.int32)
 
 
@@ -32,17 +32,6 @@ IDS = np.random.default_rng(0).integers(0, 50, (1, 8)).astype(np.int32)
 def torch() -> Any:
     """PyTorch, which the networks of `networks/` are of."""
     return pytest.importorskip("torch", reason="the reference is torch, which is not installed (extra `dev`)")
-
-
-def renamed(module: Any, names: Mapping[str, str]) -> Weights:
-    """The weights of a PyTorch module; `names` are patterns with what to write for them."""
-    found = {}
-    for name, tensor in module.state_dict().items():
-        for pattern, text in names.items():
-            name = re.sub(pattern, text, name)
-        if tensor.is_floating_point():
-            found[name] = tensor.numpy()
-    return Weights.of_arrays(found)
 
 
 def program(graph: Graph) -> Program:
@@ -161,17 +150,32 @@ def test_decoder(torch: Any, kv_heads: int) -> None:
     ids = torch.tensor(IDS.astype(np.int64))
     with torch.no_grad():
         expected = model(ids, torch.ones_like(ids)).numpy()
-    weights = renamed(model, {r"^(?!lm_head)": "model.", r"(gate|up|down)_proj": r"mlp.\1_proj"})
+    weights = renamed(model, LLAMA)
     sizes = DecoderConfig(50, 32, 2, 4, kv_heads, 48, context=32, chunk=8)
     got, _ = written(sizes, weights, [8])
     np.testing.assert_allclose(got, expected, rtol=1e-3, atol=1e-4)
 
 
-def test_a_layer_of_the_decoder_is_ten_instructions() -> None:
-    """Without a cache it is eight, as one turns queries and keys together; here keys and values go to the cache."""
-    found = tensor_instructions(program(decoder(TINY, Weights.random())))
-    layer = ["NORM.rms", "GEMM", "ROPE", "ROPE", "COPY", "ATTENTION", "GEMM", "NORM.rms", "GEMM.glu", "GEMM"]
-    assert found == ["GATHER", *layer, *layer, "NORM.rms", "GEMM", "REDUCE.argmax"]
+LAYER = ["NORM.rms", "GEMM", "ROPE", "ATTENTION", "GEMM", "NORM.rms", "GEMM.glu", "GEMM"]
+READING = [*LAYER[:3], "COPY", *LAYER[3:]]
+"""A layer for one token, and for several: their keys and values are copied to the cache."""
+HEAD = ["NORM.rms", "GEMM", "REDUCE.argmax"]
+
+
+@pytest.mark.parametrize(("chunk", "layer"), [(1, LAYER), (8, READING)])
+def test_a_layer_of_the_decoder_is_eight_instructions_or_nine(chunk: int, layer: list[str]) -> None:
+    """One product for queries, keys and values, one rotation; for one token its row of the cache is where they lie."""
+    found = tensor_instructions(program(decoder(replace(TINY, chunk=chunk), Weights.random())))
+    assert found == ["GATHER", *layer, *layer, *HEAD]
+
+
+def test_a_generator_is_a_reading_and_a_loop() -> None:
+    """Nothing but the layers: tokens are written where they are read, and where they are wanted."""
+    found = program(generator(TINY, Weights.random()))
+    assert tensor_instructions(found) == ["GATHER", *READING, *READING, *HEAD, "GATHER", *LAYER, *LAYER, *HEAD]
+    reader = program(decoder(TINY, Weights.random()))
+    weights, same = ([t.name for t in p.tensors if t.segment is Segment.CONST] for p in (found, reader))
+    assert weights == same  # each is there once, for reading and for writing
 
 
 def test_a_tied_head_is_the_table_of_embeddings_and_there_once() -> None:
