@@ -141,6 +141,12 @@ class Graph:
         yield from self.outputs.values()
         yield from (s.after for s in self.states.values())
 
+    def with_steps(self) -> Iterator[Graph]:
+        """This graph after those of the steps of its loops."""
+        for body in [v for node in self.nodes for v in node.attributes.values() if isinstance(v, Body)]:
+            yield from body.graph.with_steps()
+        yield self
+
     def is_result(self, value: Value) -> bool:
         """Whether `value` itself is an output or the new value of a state."""
         return value in self.outputs.values() or value in [s.after for s in self.states.values()]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
 
-from dla.compiler.graph import Body, Graph
+from dla.compiler.graph import Graph
 from dla.compiler.lower.assembly import assemble
 from dla.compiler.lower.lowering import lower
 from dla.compiler.memory import Plan
@@ -38,14 +38,6 @@ class Compiled:
         return f"{self.program.name}: {len(self.program.instructions)} instructions, {sizes}"
 
 
-def _in_steps_too(run: Callable[[Graph], Graph], graph: Graph) -> Graph:
-    """`graph` after a pass, which has been through the steps of its loops as well."""
-    for body in [v for node in graph.nodes for v in node.attributes.values() if isinstance(v, Body)]:
-        changed = _in_steps_too(run, body.graph)
-        assert changed is body.graph, "passes change a step where it is"
-    return run(graph)
-
-
 def compile_graph(
     graph: Graph, *, dtype: DType | None = None, math: str = "exact", skip: Collection[str] = (),
     explain: Explain | None = None, progress: Progress = lambda step: None, source: str = "",
@@ -65,7 +57,10 @@ def compile_graph(
     for name, run in PASSES.items():
         if name not in skip:
             progress(f"pass {name}")
-            graph = run(graph, dtype, math) if name == "precision" else _in_steps_too(run, graph)
+            if name == "precision":
+                graph = run(graph, dtype, math)
+            else:
+                graph = [run(part) for part in graph.with_steps()][-1]  # steps are changed where they are
             verify_graph(graph, after=name)
             if explain:
                 explain(name, graph)

@@ -42,7 +42,7 @@ def run(graph: Graph, dtype: DType | None = None, math: str = "exact") -> Graph:
         graph.sweep()
         graph = _Rewriter(graph, dtype).run()
     if math != "exact":
-        for node in graph.nodes:
+        for node in [node for part in graph.with_steps() for node in part.nodes]:
             if node.op in ("GEMM", "CONV") and all(v.dtype is DType.F32 for v in node.inputs[:2] if v is not None):
                 node.attributes["math"] = math
     return graph
