@@ -286,6 +286,10 @@ def run(
     Inputs have exactly the declared dtype; nothing is cast. NumPy's formats have no bf16: .npy and .npz hold it as two
     raw bytes per element (dtype V2).
     """
+    from dla.emulator.device.context import prepare
+
+    if backend != "golden":
+        prepare()  # takes as long as the imports that follow
     from dla import report
     from dla.emulator.tensorfiles import destinations, gather, save
     from dla.isa.descriptor import Segment

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -76,6 +77,7 @@ class DeviceSession:
         self._abort = upload(np.zeros(1, np.uint32))
         self._probes = upload(np.zeros(max(1, len(self._plan.probes)), PROBE.dtype))
         self._record = self._launch_record()
+        self._arguments = (ctypes.c_void_p * 1)(self._record.ctypes.data)
         self._bound: Launch | None = None
         self.expected_base = 0
         """What the kernel believes the counters to start from. The tests plant a hang here."""
@@ -112,7 +114,7 @@ class DeviceSession:
         if self._plan.probes:
             self.memory.clear(self._probes.ptr, len(self._plan.probes) * PROBE.dtype.itemsize)
         self._began.record(self._stream)
-        self._start(self._stream)
+        self._start(self._stream.ptr)
         self._ended.record(self._stream)
         self.memory.ask()
         self._wait()
@@ -145,9 +147,7 @@ class DeviceSession:
         if self._state.written:
             self._state.settle()
         stream = self._cupy.cuda.get_current_stream() if stream is None else stream
-        if not hasattr(stream, "ptr"):
-            stream = self._cupy.cuda.ExternalStream(stream.cuda_stream)
-        self._start(stream)
+        self._start(stream.ptr if hasattr(stream, "ptr") else stream.cuda_stream)
 
     def check(self) -> None:
         """What `Launch.check` does."""
@@ -185,12 +185,15 @@ class DeviceSession:
         self.memory.send(registers, {self.program.by_name[name]: array for name, array in bound.arrays.items()})
         return bound
 
-    def _start(self, stream: Any) -> None:
-        """The launch itself, on `stream`."""
+    def _start(self, stream: int) -> None:
+        """The launch itself, on the stream with this handle."""
         self._record["expected_base"] = self.expected_base
         kernel = self._kernel
-        with stream:
-            kernel.function((kernel.blocks,), (BLOCK_THREADS,), (self._record,), shared_mem=kernel.shared_bytes)
+        # The driver's call takes 4 us. CuPy's own, which looks at every field of the record, takes 18.
+        self._cupy.cuda.driver.launchKernel(
+            kernel.function.kernel.ptr, kernel.blocks, 1, 1, BLOCK_THREADS, 1, 1, kernel.shared_bytes, stream,
+            ctypes.addressof(self._arguments), 0,
+        )  # fmt: skip
 
     def _wait(self) -> None:
         """Wait for the run; an interrupt from the keyboard stops the kernel first."""

@@ -51,10 +51,12 @@ def load(monkeypatch: pytest.MonkeyPatch) -> Callable[[Program], DeviceSession]:
     monkeypatch.setattr(build, "import_cupy", lambda: cupy)
 
     def load(program: Program) -> DeviceSession:
-        def function(grid: Any, block: Any, arguments: Any, shared_mem: int) -> None:
+        def function() -> None:
             session.kernel(session)  # type: ignore[attr-defined]
 
-        kernel = SimpleNamespace(function=function, blocks=1, shared_bytes=0)
+        kernel = SimpleNamespace(
+            function=SimpleNamespace(kernel=SimpleNamespace(ptr=function)), blocks=1, shared_bytes=0
+        )
         session = DeviceSession(DeviceMachine(), kernel, program)  # type: ignore[arg-type]
         session.kernel = count  # type: ignore[attr-defined]
         session.copied = cupy.cuda.runtime.copied  # type: ignore[attr-defined]
