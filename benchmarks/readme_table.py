@@ -6,6 +6,8 @@ import json
 from pathlib import Path
 from typing import Any
 
+import speed_table
+
 ROOT = Path(__file__).parent.parent
 RESULTS = ROOT / "benchmarks" / "results"
 BEGIN, END = "<!-- benchmarks: begin (written by `make bench`) -->", "<!-- benchmarks: end -->"
@@ -26,7 +28,12 @@ def tables(results: Path = RESULTS) -> str:
         facts = json.loads(path.read_text())
         versions = ", ".join(f"{name} {version}" for name, version in facts["versions"].items())
         where = f"{facts['device']} (host: {facts['host']}; {versions}; commit {facts['commit']}):"
-        body = _network_table(facts["networks"]) if "networks" in facts else _time_table(facts["measurements"])
+        if "speed" in facts:
+            body = speed_table.markdown(facts, path.stem)
+        elif "networks" in facts:
+            body = _network_table(facts["networks"])
+        else:
+            body = _time_table(facts["measurements"])
         parts.append("\n".join([where, "", *body]))
     return "\n\n".join(parts)
 

@@ -1,0 +1,85 @@
+"""Measuring rows, and judging them: what goes into the JSON for each."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from speed.bench import Bench
+from speed.row import Bar, Case, Mean, Row, Work
+
+Facts = dict[str, Any]
+OURS = "ours"
+SCALE = {"us": 1e6, "ms": 1e3}
+
+
+def measured(bench: Bench, row: Row) -> Facts:
+    """Times with the cache cold and warm in microseconds, errors, and how the row stands to its bars."""
+    with bench.stream():
+        case = row.case(bench)
+        if case.wall is not None:
+            cold = warm = {OURS: sorted(case.wall() for _ in range(5))[2] * 1e6}
+        else:
+            cold, warm = (_each(bench, case, cold=cold) for cold in (True, False))
+        check = case.check()
+    facts: Facts = {
+        "name": row.name,
+        "family": row.family,
+        "cold_us": cold,
+        "warm_us": warm,
+        "error": check.error,
+        "error_limit": check.limit,
+        "identical": check.identical,
+        "right": check.identical and check.error <= 1,
+        "bars": [judged(bar, cold, warm, row.unit) for bar in row.bars],
+    }
+    if row.sweep is not None:
+        facts["sweep"] = dict(zip(("title", "size"), row.sweep, strict=True))
+    return facts
+
+
+def _each(bench: Bench, case: Case, *, cold: bool) -> dict[str, float]:
+    """Microseconds by name, of one run or of one instruction."""
+    once = bench.times(_actions(case.work), cold=cold)
+    if case.twice is None:
+        return {name: seconds / case.count * 1e6 for name, seconds in once.items()}
+    twice = bench.times(_actions(case.twice), cold=cold)
+    return {name: (twice[name] - once[name]) / case.count * 1e6 for name in once}
+
+
+def _actions(work: Work) -> dict[str, Any]:
+    return {OURS: work.ours, **work.natives}
+
+
+def judged(bar: Bar, cold: Mapping[str, float], warm: Mapping[str, float], unit: str) -> Facts:
+    """A bar, what was reached, and whether it holds; `reached` is None where the native kernel was left out."""
+    facts: Facts = {"against": bar.against, "must": bar.must, "aim": bar.aim, "unit": unit if not bar.against else "x"}
+    if not bar.against:
+        reached = cold[OURS] / 1e6 * SCALE[unit]
+        return facts | {"reached": reached, "met": reached <= bar.must}
+    if bar.against not in cold:
+        return facts | {"reached": None, "warm": None, "met": None}
+    reached = cold[bar.against] / cold[OURS]
+    return facts | {"reached": reached, "warm": warm[bar.against] / warm[OURS], "met": reached >= bar.must}
+
+
+def mean(row: Mean, found: Sequence[Facts]) -> Facts | None:
+    """The geometric mean of `row` over what has been measured; None where that is nothing."""
+    parts = [facts for facts in found if facts["name"].startswith(row.prefix)]
+    if not parts:
+        return None
+    bars = []
+    for bar in row.bars:
+        ratios = {kind: _ratio(parts, bar.against, f"{kind}_us") for kind in ("cold", "warm")}
+        facts = {"against": bar.against, "must": bar.must, "aim": bar.aim, "unit": "x"}
+        bars.append(facts | {"reached": ratios["cold"], "warm": ratios["warm"], "met": ratios["cold"] >= bar.must})
+    return {
+        "name": row.name, "family": row.family, "of": len(parts), "bars": bars,
+        "error": max(part["error"] for part in parts), "error_limit": parts[0]["error_limit"],
+        "identical": all(part["identical"] for part in parts), "right": all(part["right"] for part in parts),
+    }  # fmt: skip
+
+
+def _ratio(parts: Sequence[Facts], against: str, times: str) -> float:
+    return math.exp(sum(math.log(part[times][against] / part[times][OURS]) for part in parts) / len(parts))
