@@ -53,6 +53,8 @@ conformance: $(VENV)/.dev
 bench: $(VENV)/.dev
 	$(BIN)/python benchmarks/run.py --readme
 	$(BIN)/python benchmarks/run.py --networks --readme
+	@if $(BIN)/python -c 'import sys, torch; sys.exit(not torch.cuda.is_available())'; then \
+	 $(BIN)/python benchmarks/speed.py --readme; else echo 'no GPU that torch can use: the speed table stays'; fi
 
 $(VENV)/.core: pyproject.toml | $(BIN)/python
 	@echo "installing dla$(if $(EXTRA), with the GPU extra $(EXTRA) (driver $(DRIVER)))"

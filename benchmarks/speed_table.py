@@ -16,8 +16,8 @@ ABOUT = (
     "Medians. Native and ours take turns in one process on the same data, with the second-level cache flushed before "
     "each; `warm` is the same ratio without that. `dep`: per dependent instruction of a running program, against the "
     "same chain in a CUDA graph. Reached: native time / ours, or ours alone where a bar is a time. Error: the largest, "
-    "as a share of what the instruction's bound allows, or (`n`) of twice the native kernels' own error; `!` marks a row "
-    "whose error is larger or whose reruns differ."
+    "as a share of what the instruction's bound allows, or (`n`) of twice the native kernels' own error; `!` marks a "
+    "row whose error is larger or whose reruns differ."
 )
 
 
@@ -89,7 +89,7 @@ def plots(folder: Path) -> None:
     import matplotlib as mpl  # only who draws needs it
 
     mpl.use("svg")
-    mpl.rcParams |= {"svg.hashsalt": "dla", "font.size": 8}
+    mpl.rcParams |= {"svg.hashsalt": "dla", "svg.fonttype": "none", "font.size": 8}
     from matplotlib import pyplot
 
     for path in sorted(folder.glob("*_speed.json")):

@@ -39,8 +39,8 @@ def speed() -> Iterator[SimpleNamespace]:
         )
 
         yield SimpleNamespace(
-            table=speed_table, check=check, attention=attention, bench=bench, chains=chains, convolution=convolution, decode=decode,
-            matrix=matrix, measure=measure, networks=networks, pointwise=pointwise, row=row,
+            table=speed_table, check=check, attention=attention, bench=bench, chains=chains, convolution=convolution,
+            decode=decode, matrix=matrix, measure=measure, networks=networks, pointwise=pointwise, row=row,
         )  # fmt: skip
     finally:
         sys.path.remove(str(ROOT / "benchmarks"))
@@ -49,6 +49,17 @@ def speed() -> Iterator[SimpleNamespace]:
 def _matrix(s: Any, dtype: str, fused: bool) -> list[Callable[..., Any]]:
     p = s.matrix.Product(8, 24, 16, dtype, fused)
     return [lambda b: s.matrix.single_case(b, p), lambda b: s.matrix.chain_case(b, p, 2, 2)]
+
+
+def _small(s: Any) -> Any:
+    return dataclasses.replace(
+        s.decode.LLAMA, vocabulary=50, width=32, layers=2, heads=4, kv_heads=2, hidden=48, context=16
+    )
+
+
+def _loaded(s: Any, bench: Any) -> Any:
+    program = s.matrix.single(s.matrix.Product(8, 8, 8))
+    return s.decode.load_case(bench, program, {"a": bench.normal(8, 8), "b": bench.normal(8, 8)}, {}, "y")
 
 
 CASES: dict[str, Callable[[Any], list[Callable[..., Any]]]] = {
@@ -82,8 +93,8 @@ CASES: dict[str, Callable[[Any], list[Callable[..., Any]]]] = {
             depths=(1, 2), width=8, classes=10, size=32, batch=1, dtype=s.decode.DType.BF16))
     ],
     "Llama": lambda s: [
-        lambda b: s.decode.step_case(b, dataclasses.replace(
-            s.decode.LLAMA, vocabulary=50, width=32, layers=2, heads=4, kv_heads=2, hidden=48, context=16), 5)
+        lambda b: s.decode.step_case(b, _small(s), 5), lambda b: s.decode.generate_case(b, _small(s), 5, 6),
+        lambda b: _loaded(s, b),
     ],
 }  # fmt: skip
 

@@ -18,15 +18,15 @@ INSTRUCTIONS = {
     "relu": "ACT.relu y, x",
     "gelu": "ACT.gelu y, x",
     "softmax": "SOFTMAX y, x axis=-1",
-    "layernorm": "NORM.layer y, x, gain, shift eps=1e-5",
+    "layernorm": "NORM.layer y, x, gain, bias eps=1e-5",
     "rmsnorm": "NORM.rms y, x, gain eps=1e-5",
     "transpose": "COPY y, x.T",
 }
 
 
 def program(kind: str, rows: int, columns: int) -> Program:
-    """One instruction: x (and gain, shift) -> y."""
-    parts = [name for name in ("gain", "shift") if name in INSTRUCTIONS[kind]]
+    """One instruction: x (and gain, bias) -> y."""
+    parts = [name for name in ("gain", "bias") if name in INSTRUCTIONS[kind]]
     declared = "".join(f".input {name} : bf16[{columns}]\n" for name in parts)
     out = (columns, rows) if kind == "transpose" else (rows, columns)
     return dla.assemble(f""".program {kind}
@@ -41,9 +41,9 @@ main:
 def case(bench: Bench, kind: str, rows: int, columns: int) -> Case:
     """One instruction in one launch, beside a copy of as many bytes, and torch's kernel."""
     x = bench.normal(rows, columns)
-    gain, shift = bench.normal(columns), bench.normal(columns)
+    gain, bias = bench.normal(columns), bench.normal(columns)
     made = program(kind, rows, columns)
-    given = {"x": x, "gain": gain, "shift": shift}
+    given = {"x": x, "gain": gain, "bias": bias}
     names = [tensor.name for tensor in made.tensors if tensor.name in given]
     ours = bench.ours(made, {name: given[name] for name in names})
     target = torch.empty_like(x)
@@ -51,7 +51,7 @@ def case(bench: Bench, kind: str, rows: int, columns: int) -> Case:
         "relu": lambda: F.relu(x),
         "gelu": lambda: F.gelu(x),
         "softmax": lambda: torch.softmax(x, -1),
-        "layernorm": lambda: F.layer_norm(x, (columns,), gain, shift),
+        "layernorm": lambda: F.layer_norm(x, (columns,), gain, bias),
         "rmsnorm": lambda: F.rms_norm(x, (columns,), gain, 1e-5),
         "transpose": lambda: x.T.contiguous(),
     }
