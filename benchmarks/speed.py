@@ -28,7 +28,7 @@ import dla
 FAMILIES = (chains, matrix, attention, pointwise, convolution, decode, networks)
 """In this order, so that what takes longest (torch.compile) comes last."""
 ROWS: list[Row] = sorted((row for family in FAMILIES for row in family.ROWS), key=lambda row: row.compiled)
-MEANS = convolution.MEANS
+SUMMARIES = [*matrix.SUMMARIES, *attention.SUMMARIES, *convolution.SUMMARIES]
 
 
 class Results:
@@ -48,11 +48,11 @@ class Results:
 
     def add(self, facts: measure.Facts) -> None:
         """Put a row in the place of an older one of its name, order all, and write the file."""
-        order = {row.name: place for place, row in enumerate([*MEANS, *ROWS])}
+        order = {row.name: place for place, row in enumerate([*ROWS, *SUMMARIES])}
         kept = [row for row in self.rows if row["name"] != facts["name"] and row["name"] in order]
-        means = {mean.name for mean in MEANS}
-        kept = [row for row in kept if row["name"] not in means] + [facts]
-        kept += [found for mean in MEANS if (found := measure.mean(mean, kept)) is not None]
+        derived = {summary.name for summary in SUMMARIES}
+        kept = [row for row in kept if row["name"] not in derived] + [facts]
+        kept += [found for summary in SUMMARIES if (found := measure.summary(summary, kept)) is not None]
         self.rows = sorted(kept, key=lambda row: order[row["name"]])
         self.path.parent.mkdir(parents=True, exist_ok=True)
         taken = {"taken": datetime.now(UTC).isoformat(timespec="seconds")}

@@ -8,10 +8,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from speed.row import CLIFF
+
 Facts = dict[str, Any]
 COLUMNS = ("work", "against", "native", "ours", "reached", "warm", "must", "aim", "", "error")
-CLIFF = 1.3
-"""The ratio to native may not be worse than the best neighbour's by more than this."""
 ABOUT = (
     "Medians. Native and ours take turns in one process on the same data, with the second-level cache flushed before "
     "each; `warm` is the same ratio without that. `dep`: per dependent instruction of a running program, against the "

@@ -139,7 +139,7 @@ def test_rows_have_names_of_their_own_and_the_sizes_that_the_issue_states(speed)
     rows = [row for family in families for row in family.ROWS]
     assert len({row.name for row in rows}) == len(rows)
     assert len(speed.convolution.layers()) == 23
-    for mean in speed.convolution.MEANS:
+    for mean in speed.convolution.SUMMARIES:
         assert sum(row.name.startswith(mean.prefix) for row in rows) == 23
     for layer in speed.convolution.layers():
         speed.matrix.dla.verify(speed.convolution.chain(layer, 1, 8))
@@ -170,11 +170,14 @@ def test_bars_are_judged_from_both_sides(speed):
 
 def test_a_mean_is_geometric_over_what_is_there(speed):
     """Ratios 2 and 1/2 make 1."""
-    row = speed.row.Mean("f", "mean", "CONV", (speed.row.Bar("cuBLAS", 0.9),))
-    found = speed.measure.mean(row, [facts("CONV a", 1, 2), facts("CONV b", 2, 1), facts("GEMM", 1, 9)])
+    row = speed.row.Summary("f", "mean", "CONV", (speed.row.Bar("cuBLAS", 0.9),))
+    found = speed.measure.summary(row, [facts("CONV a", 1, 2), facts("CONV b", 2, 1), facts("GEMM", 1, 9)])
     assert found["bars"][0]["reached"] == pytest.approx(1)
     assert found["of"] == 2
-    assert speed.measure.mean(row, []) is None
+    assert speed.measure.summary(row, []) is None
+    row = dataclasses.replace(row, worst=True, bars=(speed.row.Bar(speed.row.FASTEST, 0.9),))
+    found = speed.measure.summary(row, [facts("CONV a", 1, 2), facts("CONV b", 2, 1)])
+    assert (found["bars"][0]["reached"], found["bars"][0]["met"]) == (0.5, False)
 
 
 def test_a_row_is_a_line_for_each_bar_and_a_wrong_one_is_marked(speed):

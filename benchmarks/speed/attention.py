@@ -14,7 +14,7 @@ import dla
 from dla.isa.program import Program
 from speed.bench import Bench
 from speed.check import Check, within_bound
-from speed.row import Action, Bar, Case, Row, Work
+from speed.row import CLIFF, FASTEST, Action, Bar, Case, Row, Summary, Work
 
 SAMPLED = 256
 """Queries of one head, at the beginning and at the end, that are compared with f64 on the host."""
@@ -96,7 +96,7 @@ def case(bench: Bench, shape: Shape, count: int | None = None) -> Case:
 
 BARS = (Bar(FA2, 1.4, 1.8), Bar(CUDNN, 0.8, 1.0))
 SHAPES = (Shape(4, 16, 4096, 128, False), Shape(4, 16, 4096, 128, True), Shape(4, 32, 4096, 64, True))
-SWEEP_TITLE = "ATTENTION bf16 b1 h16 d128 causal by length, against the faster of cuDNN and FA2, dependent"
+SWEEP_TITLE = "ATTENTION bf16 b1 h16 d128 causal by length, dependent; native: best of SDPA"
 ROWS = [
     *(Row("attention", f"ATTENTION {shape.text}", lambda bench, shape=shape: case(bench, shape), BARS)
       for shape in SHAPES),
@@ -104,3 +104,5 @@ ROWS = [
           lambda bench, length=length: case(bench, Shape(1, 16, length, 128, True), 2), sweep=(SWEEP_TITLE, length))
       for length in (2**k for k in range(16))),
 ]  # fmt: skip
+SUMMARIES = [Summary("sweep", "ATTENTION b1 h16 d128 causal, length 1 to 32768, the worst", "ATTENTION s=",
+                     (Bar(FASTEST, round(1 / CLIFF, 2)),), worst=True)]  # fmt: skip

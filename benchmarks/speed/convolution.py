@@ -12,7 +12,7 @@ import dla
 from dla.isa.program import Program
 from speed.bench import Bench
 from speed.check import Check, within_bound
-from speed.row import Bar, Case, Mean, Row, Work
+from speed.row import Bar, Case, Row, Summary, Work
 
 CUDNN = "cuDNN autotuned"
 CHAIN = 8
@@ -159,7 +159,7 @@ ROWS = [
     *(Row("convolution", f"CONV n=1 dep {layer.text}", lambda bench, layer=layer: chain_case(bench, layer, 1))
       for layer in layers()),
 ]  # fmt: skip
-MEANS = [
-    Mean("convolution", "CONV bf16, ResNet-50 layers n=32, geometric mean", "CONV n=32 ", (Bar(CUDNN, 0.8, 1.05),)),
-    Mean("convolution", "CONV bf16, ResNet-50 layers n=1 dep, geometric mean", "CONV n=1 ", (Bar(CUDNN, 1.5, 3.0),)),
+SUMMARIES = [
+    Summary("convolution", "CONV bf16, ResNet-50 layers n=32, geometric mean", "CONV n=32 ", (Bar(CUDNN, 0.8, 1.05),)),
+    Summary("convolution", "CONV bf16, ResNet-50 layers n=1 dep, geometric mean", "CONV n=1 ", (Bar(CUDNN, 1.5, 3.0),)),
 ]

@@ -13,7 +13,7 @@ import dla
 from dla.isa.program import Program
 from speed.bench import Bench
 from speed.check import Check, beside_native, within_bound
-from speed.row import Action, Bar, Case, Row, Work
+from speed.row import CLIFF, FASTEST, Action, Bar, Case, Row, Summary, Work
 
 SAMPLED_ROWS = 64
 """Rows of a large product that are compared with f64 on the host."""
@@ -157,7 +157,7 @@ SMALL = (
     (Product(512, 3072, 768), 0.85, 16, 16),
 )
 SWEEP_M = tuple(2**k for k in range(14))
-SWEEP_TITLE = "GEMM bf16 (M,4096,4096) by M, against cuBLAS, dependent"
+SWEEP_TITLE = "GEMM bf16 (M,4096,4096) by M, dependent; native: cuBLAS"
 
 
 def _rows() -> list[Row]:
@@ -191,3 +191,5 @@ def _rows() -> list[Row]:
 
 
 ROWS = _rows()
+SUMMARIES = [Summary("sweep", "GEMM bf16 (M,4096,4096), M = 1 to 8192, the worst", "GEMM bf16 M=",
+                     (Bar(FASTEST, round(1 / CLIFF, 2)),), worst=True)]  # fmt: skip

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import math
+import statistics
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from speed.bench import Bench
-from speed.row import Bar, Case, Mean, Row, Work
+from speed.row import FASTEST, Bar, Case, Row, Summary, Work
 
 Facts = dict[str, Any]
 OURS = "ours"
@@ -64,14 +64,15 @@ def judged(bar: Bar, cold: Mapping[str, float], warm: Mapping[str, float], unit:
     return facts | {"reached": reached, "warm": warm[bar.against] / warm[OURS], "met": reached >= bar.must}
 
 
-def mean(row: Mean, found: Sequence[Facts]) -> Facts | None:
-    """The geometric mean of `row` over what has been measured; None where that is nothing."""
+def summary(row: Summary, found: Sequence[Facts]) -> Facts | None:
+    """What `row` comes to over what has been measured; None where that is nothing."""
     parts = [facts for facts in found if facts["name"].startswith(row.prefix)]
+    one = min if row.worst else statistics.geometric_mean
     if not parts:
         return None
     bars = []
     for bar in row.bars:
-        ratios = {kind: _ratio(parts, bar.against, f"{kind}_us") for kind in ("cold", "warm")}
+        ratios = {kind: one(_ratio(part[f"{kind}_us"], bar.against) for part in parts) for kind in ("cold", "warm")}
         facts = {"against": bar.against, "must": bar.must, "aim": bar.aim, "unit": "x"}
         bars.append(facts | {"reached": ratios["cold"], "warm": ratios["warm"], "met": ratios["cold"] >= bar.must})
     return {
@@ -81,5 +82,7 @@ def mean(row: Mean, found: Sequence[Facts]) -> Facts | None:
     }  # fmt: skip
 
 
-def _ratio(parts: Sequence[Facts], against: str, times: str) -> float:
-    return math.exp(sum(math.log(part[times][against] / part[times][OURS]) for part in parts) / len(parts))
+def _ratio(times: Mapping[str, float], against: str) -> float:
+    """How many times as fast as native ours is."""
+    natives = [us for name, us in times.items() if name != OURS]
+    return (min(natives) if against == FASTEST else times[against]) / times[OURS]

@@ -10,6 +10,9 @@ if TYPE_CHECKING:
     from speed.bench import Bench
     from speed.check import Check
 
+FASTEST = "fastest native"
+CLIFF = 1.3
+"""In a sweep, ours may take so many times as long as the fastest native kernel, anywhere."""
 Action = Callable[[], object]
 """Enqueues work on the current stream, and returns at once."""
 
@@ -67,10 +70,14 @@ class Row:
 
 
 @dataclass(frozen=True)
-class Mean:
-    """The geometric mean over the rows whose names start with `prefix`, held to bars itself."""
+class Summary:
+    """The geometric mean, or the `worst`, of the rows whose names start with `prefix`, held to bars itself.
+
+    A bar against FASTEST is against whichever native kernel is fastest in each row.
+    """
 
     family: str
     name: str
     prefix: str
     bars: tuple[Bar, ...]
+    worst: bool = False
