@@ -15,6 +15,7 @@ from dla.compiler import dims
 from dla.compiler.dims import Dim, Expr, Symbol
 from dla.compiler.graph import Graph, Node, TensorType, Value
 from dla.compiler.lower.drafts import Draft, Lowered, placed
+from dla.compiler.lower.matrices import flattened, is_weight
 from dla.compiler.lower.packing import repacked
 from dla.compiler.lower.places import Targets, name_of, parts
 from dla.compiler.lower.recurrent import filled_starts, recurrent
@@ -24,6 +25,7 @@ from dla.compiler.lower.storage import Storage, View, whole
 from dla.compiler.operators import GRAPH_ONLY, VIEWS, root, row_of
 from dla.isa import descriptor as isa
 from dla.isa.descriptor import Segment
+from dla.isa.dtypes import Array
 from dla.isa.errors import ModelError
 from dla.isa.instructions import BY_MNEMONIC
 from dla.isa.program import Instruction
@@ -75,10 +77,20 @@ class Lowering:
     def view(self, value: Value) -> View:
         """Where `value` lies."""
         if value.constant is not None and id(value) not in self._views:
-            storage = self.storage(Segment.CONST, value.type, value.name)
-            storage.array = value.constant
-            self._views[id(value)] = whole(storage)
+            self._views[id(value)] = self._constant(value, value.constant)
         return self._views[id(value)]
+
+    def _constant(self, value: Value, array: Array) -> View:
+        """Memory for a constant. Weights of tensor cores' products lie column by column, other tensors row by row."""
+        if not is_weight(value):
+            storage = self.storage(Segment.CONST, value.type, value.name)
+            storage.array = array
+            return whole(storage)
+        turned = TensorType(value.dtype, (*value.dims[:-2], value.dims[-1], value.dims[-2]))
+        storage = self.storage(Segment.CONST, turned, value.name)
+        storage.array = array.swapaxes(-1, -2)
+        last = len(value.dims) - 1
+        return whole(storage).transpose((*range(last - 1), last, last - 1))
 
     def result(self, value: Value, view: View | None = None) -> View:
         """Where `value` is to be written: `view`, or a place of its own."""
@@ -307,32 +319,6 @@ class Lowering:
 
     def _emit_scalar(self, instruction: Instruction) -> None:
         self.drafts.append(Draft(instruction.row, instruction.sub, (), dict(instruction.attributes), self.label))
-
-
-def flattened(views: Mapping[str, View | None]) -> dict[str, View | None] | None:
-    """The operands of a GEMM with one right matrix for the whole batch as those of one large product, if views allow.
-
-    [B..., M, K] @ [K, N] is [B * M, K] @ [K, N]: fewer and fuller tiles.
-    """
-    out, a, b = views["out"], views["a"], views["b"]
-    if out is None or a is None or b is None or len(b.dims) != 2 or len(out.dims) < 3 or len(a.dims) != len(out.dims):
-        return None
-    rows = dims.product(out.dims[:-1])
-    flat: dict[str, View | None] = {}
-    for name, view in views.items():
-        if view is None or name == "b" or len(view.dims) < 2:
-            flat[name] = view
-            continue
-        if view.dims[:-1] == out.dims[:-1]:
-            shape = (rows, view.dims[-1])
-        elif all(d == 1 for d in view.dims[:-1]):
-            shape = (1, view.dims[-1])
-        else:
-            return None
-        flat[name] = view.reshape(shape)
-        if flat[name] is None:
-            return None
-    return flat
 
 
 def _last_uses(graph: Graph) -> dict[int, int]:

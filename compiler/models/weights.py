@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 
-from dla.isa.dtypes import BY_NUMPY, Array
+from dla.isa.dtypes import BY_NUMPY, Array, DType, convert
 from dla.isa.errors import ModelError
 from dla.isa.names import shown
 from dla.isa.weights import open_weights
@@ -46,6 +46,11 @@ PYTORCH = Spelling(
 """A `state_dict`, as checkpoints have it."""
 
 
+_LARGE = 1 << 20
+"""Elements from which on the rows of made-up weights are pieces of one."""
+_DRAWN = 1 << 18
+
+
 class Weights:
     """Arrays by name. Made by `of_file`, `of_arrays` or `random`; layers ask for what they need with `take`."""
 
@@ -74,19 +79,26 @@ class Weights:
         )
 
     @staticmethod
-    def random(seed: int = 0, keep: dict[str, Array] | None = None, spelling: Spelling = PYTORCH) -> Weights:
-        """Whatever is asked for, f32, equal for equal seeds and names; `keep` collects it.
+    def random(
+        seed: int = 0, keep: dict[str, Array] | None = None, spelling: Spelling = PYTORCH, dtype: DType = DType.F32
+    ) -> Weights:  # fmt: skip
+        """Whatever is asked for, of a float type, equal for equal seeds and names; `keep` collects it.
 
-        Its size keeps activations near unit variance, so that deep networks neither explode nor vanish.
+        Its size keeps activations near unit variance, so that deep networks neither explode nor vanish. Elements are
+        normally distributed; rows of large weights are pieces of one row that is, so that they are made as fast as
+        they are copied.
         """
-        made = {} if keep is None else keep
 
         def find(name: str, part: str, shape: tuple[int, ...]) -> Array:
-            if name not in made:
-                made[name] = _made_up(np.random.default_rng((seed, zlib.crc32(name.encode()))), part, shape, spelling)
-            return made[name]
+            if keep is not None and name in keep:
+                return keep[name]
+            rng = np.random.default_rng((seed, zlib.crc32(name.encode())))
+            made = _made_up(rng, part, shape, spelling, dtype)
+            if keep is not None:
+                keep[name] = made
+            return made
 
-        return Weights(find, lambda: list(made), "the made-up weights", spelling)
+        return Weights(find, lambda: list(keep or ()), "the made-up weights", spelling)
 
     def take(self, layer: str, part: str, shape: tuple[int, ...]) -> Array:
         """One part of `layer`, read-only. Raises ModelError if it is missing, or has another shape or no float type."""
@@ -103,12 +115,17 @@ class Weights:
         return array
 
 
-def _made_up(rng: np.random.Generator, part: str, shape: tuple[int, ...], spelling: Spelling) -> Array:
+def _made_up(
+    rng: np.random.Generator, part: str, shape: tuple[int, ...], spelling: Spelling, dtype: DType
+) -> Array:  # fmt: skip
     if part in ("gain", "var"):
-        return rng.uniform(0.5, 1.5, shape).astype(np.float32)
+        return convert(rng.uniform(0.5, 1.5, shape).astype(np.float32), dtype)
     if len(shape) < 2:
-        return (0.1 * rng.standard_normal(shape)).astype(np.float32)
-    if part == "table":
-        return rng.standard_normal(shape, np.float32)
+        return convert((0.1 * rng.standard_normal(shape)).astype(np.float32), dtype)
     out_axis = 0 if spelling.out_first or len(shape) == 4 else 1
-    return rng.standard_normal(shape, np.float32) / np.float32(np.sqrt(np.prod(shape) / shape[out_axis]))
+    size = 1.0 if part == "table" else np.sqrt(np.prod(shape) / shape[out_axis])
+    if np.prod(shape) < _LARGE:
+        return convert(rng.standard_normal(shape, np.float32) / np.float32(size), dtype)
+    drawn = convert(rng.standard_normal(_DRAWN + shape[-1], np.float32) / np.float32(size), dtype)
+    rows = np.lib.stride_tricks.sliding_window_view(drawn, shape[-1])
+    return np.asarray(rows[rng.integers(0, _DRAWN, shape[:-1])])
