@@ -7,7 +7,7 @@ program's state. `generator` writes: a run gets a prompt, and one launch reads i
     session.run({"ids": prompt}, {"past": 0, "count": 20})["tokens"]      # prompt i32 [batch, n] -> i32 [batch, 20]
 
 The last token written is not in the state yet. To go on, give it first: {"ids": it and what follows}, with n + 19 as
-"past". Or call `write` of `programs/models/tiny_llama.py`, which does the same with the decoder, run by run.
+"past"; `programs/models/tiny_llama.py` keeps count of that.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A decoder of the shape of Llama, small enough to watch: it reads a prompt, and then writes token by token.
+"""A language model of the shape of Llama, small enough to watch: it reads a prompt and writes, all in one run.
 
 python programs/models/tiny_llama.py tiny_llama.dlab     # compiles, and writes a few tokens
 
@@ -9,31 +9,37 @@ Its weights are made up, so what it writes means nothing; those of a real Llama 
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 
 import numpy as np
 
 import dla
 from dla.compiler.graph import Graph
-from dla.compiler.models.decoder import DecoderConfig, decoder
+from dla.compiler.models.decoder import DecoderConfig, generator
 from dla.compiler.models.weights import Weights
 
 CONFIG = DecoderConfig(vocabulary=64, width=64, layers=2, heads=4, kv_heads=2, hidden=128, context=64, chunk=16)
 
 
 def build() -> Graph:
-    """Ids i32 [1, length], after `past` others -> logits f32 [1, length, 64] and next i32 [1, length]."""
-    return decoder(CONFIG, Weights.random(seed=0))
+    """Ids i32 [1, length], after `past` others -> tokens i32 [1, count], up to 16 of them."""
+    return generator(CONFIG, Weights.random(seed=0), count=16)
 
 
-def write(session: dla.Session, prompt: list[int], count: int) -> list[int]:
-    """`count` tokens after `prompt`: one run for all of the prompt, then one for each token."""
-    given, past, written = np.array([prompt], np.int32), 0, []
-    for _ in range(count):
-        result = session.run({"ids": given}, {"past": past})  # keys and values of earlier runs are in its state
-        past += given.shape[1]
-        given = np.asarray(result["next"])[:, -1:]
-        written.append(int(given[0, 0]))
-    return written
+class Conversation:
+    """A text that is written in turns; the machine keeps what it has read of it."""
+
+    def __init__(self, session: dla.Session) -> None:
+        self._session, self._past = session, 0
+        self._unread: list[int] = []  # the last token written is read with what follows it
+
+    def write(self, prompt: Sequence[int], count: int) -> list[int]:
+        """`count` tokens after all before, and `prompt`; together with the last one written, at most 16 of these."""
+        ids = np.array([[*self._unread, *prompt]], np.int32)
+        tokens = self._session.run({"ids": ids}, {"past": self._past, "count": count})["tokens"]
+        self._past += ids.shape[1] + count - 1
+        self._unread = [int(tokens[0, -1])]
+        return [int(token) for token in tokens[0]]
 
 
 if __name__ == "__main__":
@@ -42,4 +48,6 @@ if __name__ == "__main__":
     compiled = dla.compile_model(build())
     dla.save(compiled.program, sys.argv[1])
     print(compiled)
-    print("it writes", write(dla.Machine("auto").load(compiled.program), [1, 2, 3], 10))
+    conversation = Conversation(dla.Machine("auto").load(compiled.program))
+    print("it writes", conversation.write([1, 2, 3], 10))
+    print("and after [4, 5]", conversation.write([4, 5], 10))

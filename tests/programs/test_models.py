@@ -14,6 +14,8 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file
 
+from dla.compiler.models.decoder import decoder
+from dla.compiler.models.weights import Weights
 from dla.compiler.pipeline import Compiled, compile_graph
 from dla.emulator.api import Machine
 from dla.emulator.compare import reference
@@ -57,7 +59,7 @@ def kinds(program: Program) -> Counter[str]:
 
 
 def test_each_network_by_hand_is_there_as_a_model() -> None:
-    """The three digit networks; beside them an LSTM and a decoder."""
+    """The three digit networks; beside them an LSTM and a language model."""
     assert BY_HAND == ["digits_cnn", "digits_mlp", "digits_transformer"]
     assert set(NAMES) == {*BY_HAND, "digits_lstm", "tiny_llama"}
 
@@ -108,16 +110,17 @@ def test_held_out_digits_are_read_as_well_as_by_hand(name: str, backend: str, di
 
 
 @pytest.mark.parametrize("backend", ["golden", pytest.param("gpu", marks=pytest.mark.gpu)])
-def test_the_decoder_writes_with_its_cache_what_it_writes_without(backend: str) -> None:
-    """Each token that it writes is the likeliest one after all before it, read anew from the first."""
+def test_the_language_model_writes_in_one_run_what_it_writes_in_many(backend: str) -> None:
+    """Each token is the likeliest after all before it, as a decoder of the same weights says, which reads all anew."""
     model, machine = script("tiny_llama"), Machine(backend)
-    prompt = [1, 2, 3]
-    written = model.write(machine.load(compiled("tiny_llama").program), prompt, 8)
-    again = []
-    for count in range(8):
-        ids = np.array([[*prompt, *written[:count]]], np.int32)
-        again.append(int(machine.run(compiled("tiny_llama").program, {"ids": ids}, {"past": 0})["next"][0, -1]))
-    assert written == again
+    conversation = model.Conversation(machine.load(compiled("tiny_llama").program))
+    first = conversation.write([1, 2, 3], 6)
+    second = conversation.write([4, 5], 3)
+    reader = compile_graph(decoder(model.CONFIG, Weights.random(seed=0))).program
+    text = [1, 2, 3, *first, 4, 5, *second]
+    following = machine.run(reader, {"ids": np.array([text], np.int32)}, {"past": 0})["next"][0]
+    assert following[2:8].tolist() == first
+    assert following[10:13].tolist() == second
 
 
 @pytest.mark.parametrize("name", ["digits_mlp", "tiny_llama"])

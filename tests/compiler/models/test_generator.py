@@ -51,6 +51,19 @@ def test_one_run_writes_what_many_runs_write(backend: str, chunk: int, heads: tu
     np.testing.assert_array_equal(tokens, expected)
 
 
+@pytest.mark.parametrize("layers", [4, 16])
+def test_a_token_is_eight_instructions_for_each_layer(layers: int) -> None:
+    """At the real depth; no number depends on widths."""
+    config = replace(TINY, layers=layers, tied=True)
+    step = compile_graph(decoder(replace(config, chunk=1), Weights.random())).program
+    assert len(step.instructions) == 8 * layers + 6  # a size, GATHER, NORM, GEMM, argmax and HALT
+    whole = compile_graph(generator(config, Weights.random())).program
+    names = [i.name for i in whole.instructions]
+    loop = names[names.index("LOOP") : names.index("ENDLOOP") + 1]
+    assert len(loop) == 8 * layers + 9
+    assert len(names) == len(loop) + 9 * layers + 8
+
+
 def test_it_goes_on_where_it_stopped() -> None:
     """The last token written is given first the next time, and is one of those that came before from then on."""
     whole = loaded(TINY, Weights.random(), count=12).run({"ids": PROMPT}, {"past": 0, "count": 12})["tokens"]
