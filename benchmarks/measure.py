@@ -14,6 +14,7 @@ from safetensors.numpy import load_file
 
 import dla
 from dla.emulator.device import plan
+from dla.emulator.device.paths import Target
 from dla.isa.container import read_bytes, write_bytes
 from dla.isa.descriptor import Segment
 
@@ -91,7 +92,7 @@ def front_end() -> Iterator[Measurement]:
     yield f"read {LINES:,} instructions from .dlab", median_of(5, lambda: read_bytes(data))
     yield f"verify {LINES:,} instructions", median_of(5, lambda: dla.verify(program))
     bases = {segment: 2**20 * int(segment) for segment in Segment}
-    yield f"plan {LINES:,} instructions for the GPU", median_of(5, lambda: plan.build(program, bases))
+    yield f"plan {LINES:,} instructions for the GPU", median_of(5, lambda: plan.build(program, bases, Target()))
 
 
 def command_line(machines: Sequence[str]) -> Iterator[Measurement]:

@@ -10,10 +10,11 @@ from typing import Any
 import numpy as np
 
 from dla.emulator.device import source
+from dla.emulator.device.paths import Target
 from dla.isa.errors import BackendError
 
-COMPILED: dict[tuple[int, str, bool], Kernel] = {}
-"""Builds of this process by (device, architecture, checked): every program runs on one of these."""
+COMPILED: dict[tuple[int, str, bool, frozenset[str] | None], Kernel] = {}
+"""Builds of this process by (device, architecture, checked, rows): every program runs on one of these."""
 
 
 @dataclass(frozen=True)
@@ -21,9 +22,15 @@ class Kernel:
     """A compiled build of the machine, ready to launch on one device."""
 
     function: Any  # cupy.cuda.Function
+    prepare: Any  # cupy.cuda.Function: runs once for each program
     shared_bytes: int
     blocks: int  # one for each multiprocessor
     architecture: str
+
+    @property
+    def target(self) -> Target:
+        """What plans for this build are made for."""
+        return Target(self.blocks, hopper=self.architecture == "sm_90a")
 
 
 def import_cupy() -> Any:
@@ -52,7 +59,9 @@ def native_architecture(cupy: Any) -> str:
     return "sm_90a" if capability == "90" else f"sm_{capability}"
 
 
-def kernel(*, checked: bool, architecture: str | None, progress: Callable[[str], None]) -> Kernel:
+def kernel(
+    *, checked: bool, architecture: str | None, only: frozenset[str] | None, progress: Callable[[str], None]
+) -> Kernel:
     """The build for the current device, compiled if this process has not yet. Raises BackendError.
 
     `progress` is told what is happening once it has taken a second, which it does where CuPy's cache has no build yet.
@@ -60,15 +69,16 @@ def kernel(*, checked: bool, architecture: str | None, progress: Callable[[str],
     cupy = import_cupy()
     target = architecture or native_architecture(cupy)
     device = cupy.cuda.Device().id
-    found = COMPILED.get((device, target, checked))
+    found = COMPILED.get((device, target, checked, only))
     if found:
         return found
     told = threading.Timer(1.0, progress, [f"compiling the machine for {target}: half a minute, once per machine"])
     options = (*source.options(checked=checked), f"-arch={target}")
-    module = cupy.RawModule(code=source.source(), backend="nvrtc", options=options)
+    module = cupy.RawModule(code=source.source(only), backend="nvrtc", options=options)
     told.start()
     try:
         function = module.get_function(source.KERNEL_NAME)
+        prepare = module.get_function(source.PREPARE_NAME)
     except cupy.cuda.compiler.CompileException as error:
         raise BackendError(f"the machine does not compile for {target}: {error}") from error
     finally:
@@ -77,10 +87,10 @@ def kernel(*, checked: bool, architecture: str | None, progress: Callable[[str],
     limit = cupy.cuda.Device().attributes["MaxSharedMemoryPerBlockOptin"]
     if shared_bytes > limit:
         raise BackendError(f"the machine needs {shared_bytes} bytes of shared memory per block, the GPU has {limit}")
-    function.max_dynamic_shared_size_bytes = shared_bytes
+    function.max_dynamic_shared_size_bytes = prepare.max_dynamic_shared_size_bytes = shared_bytes
     blocks = cupy.cuda.Device().attributes["MultiProcessorCount"]
-    COMPILED[device, target, checked] = Kernel(function, shared_bytes, blocks, target)
-    return COMPILED[device, target, checked]
+    COMPILED[device, target, checked, only] = Kernel(function, prepare, shared_bytes, blocks, target)
+    return COMPILED[device, target, checked, only]
 
 
 def _read_global(cupy: Any, module: Any, name: str, size: int) -> bytes:

@@ -56,10 +56,12 @@ def _library_path() -> str:
     return "libnvrtc.so"
 
 
-def build(nvrtc: Nvrtc, architecture: str, *, checked: bool) -> tuple[bytes, list[str], str]:
+def build(
+    nvrtc: Nvrtc, architecture: str, *, checked: bool, only: frozenset[str] | None = None
+) -> tuple[bytes, list[str], str]:
     """(cubin, problems, resource summary) of one build."""
     flags = (*source.options(checked=checked), f"-arch={architecture}", "-ftz=true", "--ptxas-options=-v")
-    cubin, log = nvrtc.compile(source.source(), flags)
+    cubin, log = nvrtc.compile(source.source(only), flags)
     problems = [line for line in log.splitlines() if "warning" in line]
     if not checked:
         problems += [line for line in log.splitlines() if re.search(r"[1-9]\d* bytes spill", line)]

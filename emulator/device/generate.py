@@ -4,6 +4,8 @@ Each tensor row `GEMM` gets an argument view `GemmArgs` and is dispatched to a h
 `kernel/gemm.cuh`:
 
     struct GemmHandler {
+        // Shared memory that a tile needs: up to STAGING_BYTES cost nothing, up to SCRATCH_BYTES are possible.
+        static constexpr u32 SCRATCH = 0;
         // How many tiles the instruction is split into.
         static DEV u32 tiles(const GemmArgs& args);
         // Executes one tile, with 256 threads.
@@ -15,7 +17,7 @@ A row without a handler is an error of the CUDA compiler that names `GemmHandler
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 
 from dla.isa import scalar_attributes
 from dla.isa.activations import ACTIVATIONS
@@ -54,20 +56,25 @@ def constants_and_views() -> str:
     return "\n".join(["#pragma once", '#include "config.cuh"', *_constants(), *_opcode_table(), _BITS, *_records(), ""])
 
 
-def handlers() -> str:
-    """The text of `handlers.cuh`: includes one file per row and dispatches to its handler."""
-    named = [(row, pascal(row.mnemonic)) for row in worker_rows()]
+def handlers(only: Collection[str] | None = None) -> str:
+    """The text of `handlers.cuh`: includes one file per row and dispatches to its handler.
+
+    `only` names the mnemonics to have: a machine with fewer rows compiles sooner, and shows what the others cost.
+    """
+    named = [(row, pascal(row.mnemonic)) for row in worker_rows() if only is None or row.mnemonic in only]
     lines = ["#pragma once", '#include "decode.cuh"', '#include "views.cuh"']
     lines += [f'#include "{row.mnemonic.lower()}.cuh"' for row, _ in named]
-    lines += ["DEV_CALL u32 tiles_of(const Work& w) {", "    switch (opcode_of(w)) {"]
-    lines += [f"        case OP_{row.mnemonic}: return {name}Handler::tiles({name}Args(w));" for row, name in named]
-    lines += ["        default: return 0;", "    }", "}"]
-    lines += ["DEV void run_tile(const Work& w, u32 tile, const Block& block) {", "    switch (opcode_of(w)) {"]
-    lines += [
-        f"        case OP_{row.mnemonic}: {name}Handler::run({name}Args(w), tile, block); break;" for row, name in named
-    ]
-    lines += ["        default: break;", "    }", "}", ""]
-    return "\n".join(lines)
+
+    def dispatch(signature: str, case: str, otherwise: str) -> None:
+        lines.extend([f"{signature} {{", "    switch (opcode_of(w)) {"])
+        lines.extend(f"        case OP_{row.mnemonic}: {case.replace('?', name)}" for row, name in named)
+        lines.extend([f"        default: {otherwise}", "    }", "}"])
+
+    dispatch("DEV_CALL u32 tiles_of(const Work& w)", "return ?Handler::tiles(?Args(w));", "return 0;")
+    dispatch("DEV u32 scratch_of(const Work& w)", "return ?Handler::SCRATCH;", "return 0;")
+    run = "?Handler::run(?Args(w), tile, block); break;"
+    dispatch("DEV_CALL void run_tile(const Work& w, u32 tile, Block block)", run, "break;")
+    return "\n".join([*lines, ""])
 
 
 def views() -> str:
@@ -178,7 +185,7 @@ def _view(row: Row) -> str:
         else:
             lines.append(_accessor(attribute, "work.word"))
     for slot, record in enumerate(row.records):
-        lines += [_accessor(attribute, f"work.records[{slot}]") for attribute in record.attributes]
+        lines += [_accessor(attribute, f"work.record({slot})") for attribute in record.attributes]
     return "\n".join([*lines, "};"])
 
 

@@ -15,7 +15,9 @@ from dla.isa.table import MAX_OPERANDS
 
 COUNTERS = 1024
 MAX_WAITS = 32
-CHUNK_WORDS = 8
+PATH_DETAIL = 16
+IMAGES_AHEAD = 3
+PATH_GENERIC, PATH_GEMM, PATH_STREAM, PATH_CONV, PATH_FLASH = range(5)
 WAIT_FOR_ALL = 0xFFFFFFFF
 CONTROLLER_WARPS = 4
 WORKER_WARPS = 8
@@ -29,9 +31,14 @@ CONSTANTS: dict[str, tuple[int, str]] = {
     "COUNTERS": (COUNTERS, "completion counters; instructions share them round-robin"),
     "MAX_WAITS": (MAX_WAITS, "dependencies of one instruction: one lane polls each"),
     "WAIT_FOR_ALL": (WAIT_FOR_ALL, "number of waits that means: until everything before is done"),
-    "CHUNK_WORDS": (CHUNK_WORDS, "instruction words fetched by one load of the controller warp"),
+    "PATH_GENERIC": (PATH_GENERIC, "a handler for each row"),
+    "PATH_GEMM": (PATH_GEMM, "matrix products by wgmma"),
+    "PATH_STREAM": (PATH_STREAM, "products of few rows, at the speed of memory"),
+    "PATH_CONV": (PATH_CONV, "convolutions by wgmma"),
+    "PATH_FLASH": (PATH_FLASH, "attention by wgmma"),
+    "IMAGES_AHEAD": (IMAGES_AHEAD, "instructions asked for by the controller, the present one included"),
     "WARP": (WARP, "threads of a warp"),
-    "CONTROLLER_WARPS": (CONTROLLER_WARPS, "one in use; a whole warpgroup, so that registers can move between roles"),
+    "CONTROLLER_WARPS": (CONTROLLER_WARPS, "a whole warpgroup, so that registers can move between roles"),
     "WORKER_WARPS": (WORKER_WARPS, "warps that execute tiles"),
     "BLOCK_THREADS": (BLOCK_THREADS, "threads of a block"),
 }
@@ -75,7 +82,28 @@ TENSOR = Struct(
         ("dim_register", "u1", MAX_RANK, "u8", "0 constant, else index + 1"),
         ("present", "u1", 1, "u8", "0 for an operand that the instruction does not have"),
         ("item_bytes", "u1", 1, "u8", "bytes per element"),
-        ("reserved", "u1", 11, "u8", ""),
+        ("reserved", "u1", 3, "u8", ""),
+        ("count", "<i8", 1, "i64", "elements"),
+    ),
+)
+IMAGE_HEADER = Struct(
+    "ImageHeader",
+    (
+        ("pieces", "<u4", 1, "u32", "length of the image, in 16 bytes"),
+        ("ahead_begin", "<u4", 1, "u32", "where the image IMAGES_AHEAD instructions on begins, in 16 bytes"),
+        ("ahead_pieces", "<u4", 1, "u32", "and its length; 0 behind the end of the program"),
+        ("tiles", "<u4", 1, "u32", "1 + number of tiles, filled in by dla_prepare; 0 where registers take part"),
+        ("word", "<u4", WORD_BYTES // 4, "u32", "the instruction; its operand slots are not used"),
+        ("records", "<u4", 2 * WORD_BYTES // 4, "u32", "attribute records, defaults written out"),
+        ("path", "<u4", 1, "u32", "PATH_...: how the machine executes it"),
+        ("first_block", "<u4", 1, "u32", "that its first tile goes to, modulo the blocks there are"),
+        ("signal", "<u4", 1, "u32", "counter that counts the blocks that are done"),
+        ("waits", "<u4", 1, "u32", "number of counters to wait for, or WAIT_FOR_ALL"),
+        ("present", "<u4", 1, "u32", "a bit for each operand: whether the instruction has it"),
+        ("dynamic", "<u4", 1, "u32", "whether a register takes part in an operand"),
+        ("spare", "<u4", 2, "u32", ""),
+        ("wait_counter", "<u2", MAX_WAITS, "u16", "counters waited for"),
+        ("detail", "<u4", PATH_DETAIL, "u32", "the path's own"),
     ),
 )
 REPORT = Struct(
@@ -103,11 +131,10 @@ PROBE = Struct(
 LAUNCH = Struct(
     "Launch",
     (
-        ("words", "<u8", 1, "const u32*", "the program, padded by two chunks"),
-        ("records", "<u8", 1, "const u32*", "entry 0 is unused"),
-        ("operands", "<u8", 1, "const TensorFields*", "entry 0 is an absent operand"),
-        ("waits", "<u8", 1, "const u32*", "per instruction: first wait, number of waits, signal counter, first block"),
-        ("wait_lists", "<u8", 1, "const u32*", "counters waited for"),
+        ("images", "<u8", 1, "char*", "for each instruction its ImageHeader, then the operands that it has"),
+        ("image_places", "<u8", 1, "const u32*", "per instruction: where its image begins and its length, in 16 bytes"),
+        ("maps", "<u8", 1, "const char*", "tensor maps of the hot paths, 128 bytes each"),
+        ("workspace", "<u8", 1, "char*", "memory of the hot paths, zero at the start of the first launch"),
         ("counters", "<u8", 1, "u32*", "COUNTERS completion counters, then the number of blocks that left"),
         ("abort", "<u8", 1, "u32*", "set: every wait gives up"),
         ("report", "<u8", 1, "Report*", ""),
@@ -120,7 +147,7 @@ LAUNCH = Struct(
         ("world", "<u4", 1, "u32", ""),
     ),
 )
-STRUCTS = (TENSOR, REPORT, PROBE, LAUNCH)
+STRUCTS = (TENSOR, IMAGE_HEADER, REPORT, PROBE, LAUNCH)
 
 
 def cuda() -> str:

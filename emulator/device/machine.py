@@ -14,7 +14,7 @@ from dla.emulator.binding import Bound, bind, bind_state, is_device_array
 from dla.emulator.device import build, plan
 from dla.emulator.device.generate import TRAP_CODES
 from dla.emulator.device.launch import Launch
-from dla.emulator.device.layout import BLOCK_THREADS, COUNTERS, LAUNCH, PROBE, REPORT
+from dla.emulator.device.layout import BLOCK_THREADS, COUNTERS, LAUNCH, PROBE, REPORT, WARP
 from dla.emulator.device.memory import DeviceMemory
 from dla.emulator.device.state import State
 from dla.emulator.result import Probe, Result
@@ -39,18 +39,22 @@ class DeviceMachine:
     """Runs programs on an NVIDIA GPU of compute capability 8.0 or later.
 
     `checked` selects the build that checks the address of every element. `timeout` is in seconds, per wait.
-    `architecture` overrides the compiler's target (such as "sm_80"). `progress` hears of slow steps.
+    `architecture` overrides the compiler's target (such as "sm_80"). `only` names the tensor rows that the kernel is to
+    have (all by default), for measurements. `progress` hears of slow steps.
     """
 
     checked: bool = False
     timeout: float = DEFAULT_TIMEOUT
     architecture: str | None = None
+    only: frozenset[str] | None = None
     progress: Callable[[str], None] = _silent
     name: str = "gpu"
 
     def load(self, program: Program) -> DeviceSession:
         """Make `program` (already verified) resident. Raises BackendError, InputError, ContainerError."""
-        kernel = build.kernel(checked=self.checked, architecture=self.architecture, progress=self.progress)
+        kernel = build.kernel(
+            checked=self.checked, architecture=self.architecture, only=self.only, progress=self.progress
+        )
         return DeviceSession(self, kernel, program)
 
 
@@ -67,17 +71,21 @@ class DeviceSession:
         self._began, self._ended = self._cupy.cuda.Event(), self._cupy.cuda.Event()
         self.memory = DeviceMemory(self._cupy, program, self._stream)
         """The segments."""
-        self._plan = plan.build(program, self.memory.bases)
+        self._plan = plan.build(program, self.memory.bases, kernel.target)
         self._state = State(self._cupy, program, self.memory)
         upload = self.memory.upload
         self._tables = {
-            name: upload(getattr(self._plan, name)) for name in ("words", "records", "operands", "waits", "wait_lists")
+            "images": upload(self._plan.images),
+            "image_places": upload(self._plan.image_places),
+            "maps": upload(np.frombuffer(b"".join(m.encode() for m in self._plan.maps), np.uint8)),
+            "workspace": upload(np.zeros(self._plan.workspace_bytes, np.uint8)),
         }
         self._counters = upload(np.zeros(COUNTERS + 1, np.uint32))
         self._abort = upload(np.zeros(1, np.uint32))
         self._probes = upload(np.zeros(max(1, len(self._plan.probes)), PROBE.dtype))
         self._record = self._launch_record()
         self._arguments = (ctypes.c_void_p * 1)(self._record.ctypes.data)
+        self._prepare()
         self._bound: Launch | None = None
         self.expected_base = 0
         """What the kernel believes the counters to start from. The tests plant a hang here."""
@@ -170,6 +178,12 @@ class DeviceSession:
         launch["instructions"] = len(self.program.instructions)
         launch["rank"], launch["world"] = 0, 1
         return launch
+
+    def _prepare(self) -> None:
+        """Let the GPU fill in what it alone knows of the images, once."""
+        kernel = self._kernel
+        with self._stream:
+            kernel.prepare((kernel.blocks,), (WARP,), (self._record,), shared_mem=kernel.shared_bytes)
 
     def _quiet(self) -> None:
         """Wait for runs that were enqueued on streams of others."""

@@ -1,11 +1,13 @@
 """The plan: what the device machine derives from bytecode when it loads a program. Data for the kernel, never code.
 
-For each instruction: its word with operand slots pointing at resolved tensors (device addresses, broadcast to the
-shapes they meet), the completion counters it waits for and the one it signals, and the block its first tile goes to.
+For each instruction an image: its word and records, its operands resolved (device addresses, broadcast to the shapes
+they meet), the completion counters it waits for and the one it signals, the block its first tile goes to, and how the
+machine executes it: by its row's handler or by a hot path.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -13,7 +15,9 @@ from typing import Any
 import numpy as np
 
 from dla.emulator.conflicts import conflicts
-from dla.emulator.device.layout import CHUNK_WORDS, COUNTERS, MAX_WAITS, TENSOR, WAIT_FOR_ALL
+from dla.emulator.device.layout import COUNTERS, IMAGE_HEADER, IMAGES_AHEAD, MAX_WAITS, TENSOR, WAIT_FOR_ALL
+from dla.emulator.device.paths import GENERIC, Context, Schedule, Target, schedule
+from dla.emulator.device.paths.tensor_map import TensorMap
 from dla.isa import shapes
 from dla.isa.attributes import pack
 from dla.isa.descriptor import MAX_RANK, Descriptor, Dim, Dynamic, Segment, bound_of
@@ -22,19 +26,27 @@ from dla.isa.encoding import WORD_BYTES, encode
 from dla.isa.errors import InputError
 from dla.isa.program import Instruction, Program
 from dla.isa.reach import Range, Reach
-from dla.isa.table import OPERAND_SLOTS, RECORD_SLOTS, Exec, Row
+from dla.isa.table import Exec, Row
+
+_PIECE = 16
+"""Bytes that the controller moves at once."""
 
 
 @dataclass(frozen=True)
 class Plan:
-    """Tables for the kernel; layout.py's LAUNCH says what each holds."""
+    """What the kernel is given; layout.py's LAUNCH and IMAGE_HEADER say what each part means."""
 
-    words: Array  # u32 [instructions + padding, 16]
-    records: Array  # u32 [n, 16]
+    images: Array  # u8 [n]
+    image_places: Array  # u32 [instructions + IMAGES_AHEAD, 2]: begin and length, in 16 bytes
+    maps: tuple[TensorMap, ...]
+    workspace_bytes: int
+    probes: tuple[int, ...]  # index of the PROBE that reports in each slot
+    headers: Array  # IMAGE_HEADER [instructions]
+    schedules: tuple[Schedule, ...]  # of each instruction
     operands: Array  # TENSOR [n]; entry 0 is an absent operand
+    slots: tuple[tuple[int, ...], ...]  # for each instruction, the entry of each operand
     waits: Array  # u32 [instructions, 4]: first wait, number of waits, signal counter, first block
     wait_lists: Array  # u32 [n]
-    probes: tuple[int, ...]  # index of the PROBE that reports in each slot
 
 
 @dataclass
@@ -42,42 +54,82 @@ class _Tables:
     """Operands and records, interned while the plan is made."""
 
     operands: dict[tuple[Descriptor, tuple[Dim, ...]], int] = field(default_factory=dict)
-    records: dict[int, int] = field(default_factory=dict)
     targets: dict[Any, tuple[tuple[Dim, ...] | None, ...]] = field(default_factory=dict)
     probes: list[int] = field(default_factory=list)
 
 
-def build(program: Program, bases: Mapping[Segment, int]) -> Plan:
+def build(program: Program, bases: Mapping[Segment, int], target: Target) -> Plan:
     """The plan of a verified `program` whose segments lie at device addresses `bases`.
 
     Raises InputError for a tensor with a dim that the device machine cannot count (2**31 and more).
     """
     tables = _Tables()
+    reach = Reach(program)
+    context = Context(target, bases, reach)
+    waits, wait_lists = _waits(program)
+    slots = [_operand_slots(i, tables) if i.row.operands else () for i in program.instructions]
+    operands = _operands(tables, reach, bases)
+    schedules = tuple(schedule(i, context) if i.row.operands else GENERIC for i in program.instructions)
+    headers = _headers(program, tables, schedules, waits, wait_lists)
+    for header, entries in zip(headers, slots, strict=True):
+        header["present"] = sum(1 << k for k, entry in enumerate(entries) if entry)
+        header["dynamic"] = any(operands[entry]["dynamic"] for entry in entries)
+    images, places = _images(headers, operands, slots)
+    return Plan(
+        images, places, tuple(context.maps), context.workspace_bytes, tuple(tables.probes), headers, schedules,
+        operands, tuple(slots), waits, wait_lists,
+    )  # fmt: skip
+
+
+# ---- images ----
+
+
+def _headers(
+    program: Program, tables: _Tables, schedules: Sequence[Schedule], waits: Array, wait_lists: Array
+) -> Array:
+    """IMAGE_HEADER [instructions], but for what is known of the operands."""
+    headers = np.zeros(len(program.instructions), IMAGE_HEADER.dtype)
     code = encode(program.instructions)
-    words = np.zeros((len(code.words) + 2 * CHUNK_WORDS, WORD_BYTES // 4), np.uint32)
-    words[: len(code.words)] = np.frombuffer(b"".join(code.words), np.uint32).reshape(-1, WORD_BYTES // 4)
-    first_operand, first_record = OPERAND_SLOTS[0][0] // 32, RECORD_SLOTS[0][0] // 32
+    headers["word"] = np.frombuffer(b"".join(code.words), np.uint32).reshape(-1, WORD_BYTES // 4)
+    headers["waits"], headers["signal"], headers["first_block"] = waits[:, 1], waits[:, 2], waits[:, 3]
     for index, instruction in enumerate(program.instructions):
-        row = instruction.row
-        if row.operands:
-            slots = _operand_slots(instruction, tables)
-            words[index, first_operand : first_operand + len(slots)] = slots
+        row, header = instruction.row, headers[index]
         for k, record in enumerate(row.records):
             bits = pack(record.attributes, instruction.attributes)
-            words[index, first_record + k] = tables.records.setdefault(bits, len(tables.records) + 1)
+            data = np.frombuffer(bits.to_bytes(WORD_BYTES, "little"), np.uint32)
+            header["records"][k * len(data) : (k + 1) * len(data)] = data
         if row.mnemonic == "PROBE":
-            words[index, row.all_attributes["tag"].at // 32] = len(tables.probes)
+            header["word"][row.all_attributes["tag"].at // 32] = len(tables.probes)
             tables.probes.append(index)
-    waits, wait_lists = _waits(program)
-    return Plan(
-        words, _records(tables), _operands(tables, Reach(program), bases), waits, wait_lists, tuple(tables.probes)
-    )
+        header["path"] = schedules[index].path
+        header["detail"][: len(schedules[index].detail)] = schedules[index].detail
+        first, count = int(waits[index, 0]), int(waits[index, 1])
+        if count != WAIT_FOR_ALL:
+            header["wait_counter"][:count] = wait_lists[first : first + count]
+    return headers
+
+
+def _images(headers: Array, operands: Array, slots: Sequence[Sequence[int]]) -> tuple[Array, Array]:
+    """For each instruction its header and the operands that it has, one behind the other; and where each lies."""
+    count = len(headers)
+    size, each = IMAGE_HEADER.dtype.itemsize // _PIECE, TENSOR.dtype.itemsize // _PIECE
+    places = np.zeros((count + IMAGES_AHEAD, 2), np.uint32)
+    places[:count, 1] = [size + each * sum(1 for entry in entries if entry) for entries in slots]
+    places[:count, 0] = np.cumsum(places[:count, 1]) - places[:count, 1]
+    headers["pieces"] = places[:count, 1]
+    headers["ahead_begin"], headers["ahead_pieces"] = places[IMAGES_AHEAD:].T
+    table = [entry.tobytes() for entry in operands]
+    parts = [
+        header.tobytes() + b"".join(table[e] for e in entries if e)
+        for header, entries in zip(headers, slots, strict=True)
+    ]
+    return np.frombuffer(b"".join(parts), np.uint8), places
 
 
 # ---- operands ----
 
 
-def _operand_slots(instruction: Instruction, tables: _Tables) -> list[int]:
+def _operand_slots(instruction: Instruction, tables: _Tables) -> tuple[int, ...]:
     """Index of each operand in the plan's table, 0 for an absent one."""
     key = (instruction.row.opcode, tuple(d and d.dims for d in instruction.operands))
     targets = tables.targets.get(key)
@@ -89,7 +141,7 @@ def _operand_slots(instruction: Instruction, tables: _Tables) -> list[int]:
             slots.append(0)
         else:
             slots.append(tables.operands.setdefault((descriptor, target), len(tables.operands) + 1))
-    return slots
+    return tuple(slots)
 
 
 def _targets(row: Row, operands: Sequence[Descriptor | None]) -> tuple[tuple[Dim, ...] | None, ...]:
@@ -113,7 +165,7 @@ def _targets(row: Row, operands: Sequence[Descriptor | None]) -> tuple[tuple[Dim
 
 
 def _operands(tables: _Tables, reach: Reach, bases: Mapping[Segment, int]) -> Array:
-    rows = [(0,) * 2 + ((0,) * MAX_RANK,) * 2 + (0,) * 7 + ((0,) * MAX_RANK, 0, 0, (0,) * 11)]
+    rows = [(0,) * 2 + ((0,) * MAX_RANK,) * 2 + (0,) * 7 + ((0,) * MAX_RANK, 0, 0, (0,) * 3, 0)]
     for descriptor, target in tables.operands:
         rows.append(_resolve(descriptor, target, bases[descriptor.segment], reach.limits(descriptor)))
     return np.array(rows, TENSOR.dtype)
@@ -136,7 +188,7 @@ def _resolve(descriptor: Descriptor, target: tuple[Dim, ...], base: int, limits:
     return (
         base + descriptor.offset, descriptor.offset_scale, (*strides, *pad), (*dims, *pad), base + low, base + high,
         descriptor.dtype, len(target), _contiguous(dims, strides), bool(offset_register or any(registers)),
-        offset_register, (*registers, *pad), 1, descriptor.dtype.itemsize, (0,) * 11,
+        offset_register, (*registers, *pad), 1, descriptor.dtype.itemsize, (0,) * 3, math.prod(dims),
     )  # fmt: skip
 
 
@@ -147,12 +199,6 @@ def _contiguous(dims: Sequence[int], strides: Sequence[int]) -> bool:
             return False
         step *= dim
     return True
-
-
-def _records(tables: _Tables) -> Array:
-    """Entry 0 is unused; absent records of the bytecode stand here in full, defaults written out."""
-    data = bytes(WORD_BYTES) + b"".join(bits.to_bytes(WORD_BYTES, "little") for bits in tables.records)
-    return np.frombuffer(data, np.uint32).reshape(-1, WORD_BYTES // 4).copy()
 
 
 # ---- dependencies ----

@@ -13,32 +13,40 @@ from dla.emulator.device import generate, layout
 
 KERNEL_FOLDER = Path(__file__).parent / "kernel"
 KERNEL_NAME = "dla_machine"
-_INCLUDE = re.compile(r'^#include "([a-z_]+\.cuh?)"$', re.MULTILINE)
+PREPARE_NAME = "dla_prepare"
+_INCLUDE = re.compile(r'^#include "((?:hopper/)?[a-z_]+\.cuh?)"$', re.MULTILINE)
 _GENERATED = {
     "layout.cuh": layout.cuda,
     "generated.cuh": generate.constants_and_views,
     "views.cuh": generate.views,
     "activate.cuh": generate.activate,
-    "handlers.cuh": generate.handlers,
 }
 
 
 @cache
-def source() -> str:
-    """The whole kernel, ready for NVRTC. Raises FileNotFoundError naming the handler file that a row lacks."""
-    return _flatten("machine.cu", set())
+def source(only: frozenset[str] | None = None) -> str:
+    """The whole kernel, ready for NVRTC. Raises FileNotFoundError naming the handler file that a row lacks.
+
+    `only`: mnemonics of the tensor rows to have; all by default.
+    """
+    return _flatten("machine.cu", set(), only)
 
 
-def _flatten(name: str, seen: set[str]) -> str:
-    """The text of kernel file `name` with its includes in place, each once."""
+def _flatten(name: str, seen: set[str], only: frozenset[str] | None) -> str:
+    """The text of `name` with its includes in place, each once."""
     if name in seen:
         return ""
     seen.add(name)
     generated = _GENERATED.get(name)
-    text = generated() if generated else (KERNEL_FOLDER / name).read_text()
+    if name == "handlers.cuh":
+        text = generate.handlers(only)
+    else:
+        text = generated() if generated else (KERNEL_FOLDER / name).read_text()
     text = text.replace("#pragma once\n", "")
     # #line keeps the compiler's messages pointing at the file that people edit.
-    return _INCLUDE.sub(lambda match: f'{_flatten(match[1], seen)}\n#line 1 "{name}"', f'#line 1 "{name}"\n{text}')
+    return _INCLUDE.sub(
+        lambda match: f'{_flatten(match[1], seen, only)}\n#line 1 "{name}"', f'#line 1 "{name}"\n{text}'
+    )
 
 
 def options(*, checked: bool = False) -> tuple[str, ...]:

@@ -5,6 +5,7 @@
 #include "views.cuh"
 
 struct ActHandler {
+    static constexpr u32 SCRATCH = VECTOR_SCRATCH_BYTES<1>;
     static DEV bool fast(const ActArgs& args) { return takes_vectors(args.out()) && VectorSource(args.x()).fits; }
     static DEV u32 tiles(const ActArgs& args) {
         return fast(args) ? vector_tiles(args.out().elements()) : elementwise_tiles(args.out().elements());

@@ -324,6 +324,7 @@ struct ScalarAttention {
 };
 
 struct AttentionHandler {
+    static constexpr u32 SCRATCH = SCRATCH_BYTES;
     static DEV u32 tiles(const AttentionArgs& args) { return AttentionShape(args).tiles; }
 
     static DEV_CALL void run(const AttentionArgs& args, u32 index, const Block& block) {

@@ -3,13 +3,24 @@
 #include "types.cuh"
 #include "layout.cuh"
 
-// Warp 0 of a block walks the program (controller); the workers execute tiles.
-constexpr u32 WORKER_THREADS = WORKER_WARPS * WARP;
+#if defined(__CUDA_ARCH_FEAT_SM90_ALL)
+#define HOPPER 1  // tensor maps, bulk copies, wgmma, registers that move between roles
+#endif
 
-constexpr u32 RING = 4;                    // decoded instructions between controller and workers
+// Warps of a block. The first four have a role each; the others, the workers, execute tiles.
+constexpr u32 CONTROLLER = 0;  // walks the program and decodes it
+constexpr u32 LOADER = 1;      // fills the stage ring
+constexpr u32 WAITER = 2;      // waits for what an instruction depends on
+constexpr u32 SIGNALLER = 3;   // tells the other blocks that an instruction is done here
+constexpr u32 WORKER_THREADS = WORKER_WARPS * WARP;
+// Registers of a thread where roles may differ: 128 * 72 + 256 * 216 = 64,512.
+constexpr u32 CONTROL_REGISTERS = 72, WORKER_REGISTERS = 216;
+
+constexpr u32 WORKS = 4;                   // decoded instructions between the controller and the others
 constexpr u32 LOOP_STACK = 160;            // MAX_LOOP_DEPTH loops in each of MAX_CALL_DEPTH + 1 functions, with room
 constexpr u32 CALL_STACK = 16;             // MAX_CALL_DEPTH
-constexpr u32 SCRATCH_BYTES = 136 * 1024;  // shared memory that a tile may use
+constexpr u32 SCRATCH_BYTES = 128 * 1024;  // shared memory that a tile may ask for
+constexpr u32 STAGING_BYTES = 16 * 1024;   // shared memory that a tile always has
 constexpr u32 SPINS_PER_CHECK = 256;       // polls between two looks at the clock and the abort flag
 constexpr u32 STEPS_PER_CHECK = 64;        // instructions between two looks of a controller at the abort flag
 
@@ -17,3 +28,12 @@ constexpr u32 WAITED_FOR_COUNTER = 0;      // what a time-out waited for, in its
 constexpr u32 WAITED_FOR_WORKERS = 1;
 
 constexpr u32 WORKER_BARRIER = 1;          // named barrier ids; 0 is __syncthreads
+constexpr u32 FIRST_FREE_BARRIER = 2;      // from here on for the hot paths
+
+// Lanes of a warp that arrive at a barrier for it. One is enough; the checked build lets all, because compute-sanitizer's
+// racecheck follows only threads that arrive themselves.
+#ifdef DLA_CHECKED
+constexpr u32 ARRIVING_LANES = WARP;
+#else
+constexpr u32 ARRIVING_LANES = 1;
+#endif

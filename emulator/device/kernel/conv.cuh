@@ -198,6 +198,7 @@ DEV_CALL void conv_direct(const ConvArgs& args, const ConvShape& s, u32 tile, co
 }
 
 struct ConvHandler {
+    static constexpr u32 SCRATCH = SCRATCH_BYTES;
     static DEV u32 tiles(const ConvArgs& args) {
         const ConvShape s(args);
         if (s.direct()) return elementwise_tiles(args.out().elements());

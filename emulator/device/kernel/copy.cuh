@@ -4,6 +4,7 @@
 #include "views.cuh"
 
 struct CopyHandler {
+    static constexpr u32 SCRATCH = VECTOR_SCRATCH_BYTES<1>;
     // Elements that 16 bytes hold, if out and x are of one type and both are sequences of so many neighbours; else 0.
     static DEV i64 unit(const CopyArgs& args) {
         const Tensor& out = args.out();

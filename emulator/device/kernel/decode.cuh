@@ -1,34 +1,47 @@
-// Fetch and decode: words in chunks ahead of need, operands copied and patched with what registers hold.
+// Fetch and decode: images of instructions on their way ahead of need, operands patched with what registers hold.
 #pragma once
 #include "scalar.cuh"
 
-// Eight words in the registers of one warp: lane i holds bytes 16 i .. 16 i + 15 of the chunk; the next chunk is on its way.
+// The next IMAGES_AHEAD instructions in the order of the program: one is present, the others are on their way. Images lie
+// one behind the other in a ring of pieces. What lies behind the end of the program is empty.
 struct Fetcher {
-    uint4 chunk;
-    uint4 ahead;
-    u32 index;  // of the first word of `chunk`, a multiple of CHUNK_WORDS
+    u32 at = 0;   // piece where the present one begins, and the first that is free
+    u32 end = 0;
 
-    DEV static uint4 load(const Launch& launch, u32 index, u32 lane) {
-        // The plan pads the program with two chunks, so reading ahead stays inside.
-        return __ldg(reinterpret_cast<const uint4*>(launch.words) + static_cast<u64>(index) * (WORD_BYTES / 16) + lane);
+    DEV static u32 wrapped(u32 piece) { return piece < IMAGE_RING ? piece : piece - IMAGE_RING; }
+
+    // Makes the image of instruction `index` the present one: after a jump, or at the start.
+    DEV void jump(const Launch& launch, uint4* ring, u32 index, u32 lane) {
+        copy_async_wait<0>();  // what was asked for in vain must not land later
+        at = end;
+#pragma unroll
+        for (u32 i = 0; i < IMAGES_AHEAD; ++i) {  // the plan pads the table by as many
+            const uint2 place = __ldg(reinterpret_cast<const uint2*>(launch.image_places) + index + i);
+            ask(launch, ring, place.x, place.y, lane);
+        }
+        arrive();
     }
-    DEV void start(const Launch& launch, u32 lane) {
-        index = 0;
-        chunk = load(launch, 0, lane);
-        ahead = load(launch, CHUNK_WORDS, lane);
+    // The same for the instruction behind the present one.
+    DEV void advance(const Launch& launch, uint4* ring, u32 lane) {
+        const uint4 lengths = ring[at];  // pieces, ahead_begin, ahead_pieces
+        at = wrapped(at + lengths.x);
+        ask(launch, ring, lengths.y, lengths.z, lane);
+        arrive();
     }
-    // Makes the chunk that holds instruction `at` the present one.
-    DEV void seek(const Launch& launch, u32 at, u32 lane) {
-        const u32 wanted = at - at % CHUNK_WORDS;
-        if (wanted == index) return;
-        chunk = wanted == index + CHUNK_WORDS ? ahead : load(launch, wanted, lane);
-        ahead = load(launch, wanted + CHUNK_WORDS, lane);
-        index = wanted;
+
+  private:
+    DEV void ask(const Launch& launch, uint4* ring, u32 begin, u32 pieces, u32 lane) {
+        const uint4* image = reinterpret_cast<const uint4*>(launch.images) + begin;
+#pragma unroll
+        for (u32 i = 0; i < IMAGE_PIECES; i += WARP) {
+            if (i + lane < pieces) copy_async_16(&ring[wrapped(end + i + lane)], image + i + lane, PIECE_BYTES);
+        }
+        end = wrapped(end + pieces);
+        copy_async_commit();
     }
-    // Copies the word of instruction `at` to shared memory.
-    DEV void put(u32* word, u32 at, u32 lane) const {
-        const u32 first = (at - index) * (WORD_BYTES / 16);
-        if (lane >= first && lane < first + WORD_BYTES / 16) reinterpret_cast<uint4*>(word)[lane - first] = chunk;
+    DEV static void arrive() {
+        copy_async_wait<IMAGES_AHEAD - 1>();
+        __syncwarp();
     }
 };
 
@@ -50,6 +63,7 @@ DEV_CALL bool patch(Tensor& t, const Scalars& m) {
         last += (t.dims[k] - 1) * t.strides[k];
     }
     t.contiguous = packed;
+    t.count = step;
     if (!fits) return false;
     if (t.offset_register) {
         // Offsets are far below 2**48; a register beyond that cannot be inside any segment.
@@ -74,37 +88,28 @@ DEV void resolve_scalars(Work& w, const Scalars& m, const OpcodeInfo& info, u32 
     }
 }
 
-// Fills `w` for the instruction at `at`; false if an operand's extent is wrong.
-DEV bool decode(const Launch& launch, const Scalars& m, const Fetcher& fetcher, Work& w, u32 at, u32 lane) {
-    __syncwarp();  // a control instruction before this one was decoded in the same place, and is done with it
-    fetcher.put(w.word, at, lane);
-    if (lane == 0) w.instruction = at;
+// Fills `w` for the instruction at `at` from its image, which begins at piece `begin` of the ring; false if an operand's extent is wrong.
+DEV bool decode(const Scalars& m, const uint4* ring, u32 begin, Work& w, u32 at, u32 lane) {
+    const auto image = [&](u32 piece) { return ring[Fetcher::wrapped(begin + piece)]; };
+    if (lane < HEADER_PIECES) reinterpret_cast<uint4*>(&w)[lane] = image(lane);
     __syncwarp();
+    constexpr u32 AT_ONCE = WARP / TENSOR_PIECES;
+#pragma unroll
+    for (u32 k = lane / TENSOR_PIECES; k < MAX_OPERANDS; k += AT_ONCE) {
+        const u32 before = __popc(w.present & (1u << k) - 1), piece = lane % TENSOR_PIECES;
+        const bool present = w.present >> k & 1;
+        reinterpret_cast<uint4*>(&w.operands[k])[piece] =
+            present ? image(HEADER_PIECES + before * TENSOR_PIECES + piece) : make_uint4(0, 0, 0, 0);
+    }
+    if (lane == 0) {
+        w.instruction = at;
+        w.last = 0;
+    }
     const OpcodeInfo& info = opcode_info[opcode_of(w)];
-    constexpr u32 PIECES = sizeof(Tensor) / 16;
-    constexpr u32 AT_ONCE = WARP / PIECES;
-    uint4 piece[MAX_OPERANDS / AT_ONCE];  // all loads are under way before the first is stored
-#pragma unroll
-    for (u32 i = 0; i < MAX_OPERANDS / AT_ONCE; ++i) {
-        const u32 k = i * AT_ONCE + lane / PIECES;
-        // Operand slots start at bit 128.
-        if (k < info.operands) piece[i] = __ldg(reinterpret_cast<const uint4*>(launch.operands + w.word[4 + k]) + lane % PIECES);
-    }
-#pragma unroll
-    for (u32 i = 0; i < MAX_OPERANDS / AT_ONCE; ++i) {
-        const u32 k = i * AT_ONCE + lane / PIECES;
-        if (k < info.operands) reinterpret_cast<uint4*>(&w.operands[k])[lane % PIECES] = piece[i];
-    }
-    constexpr u32 RECORD_PIECES = WORD_BYTES / 16;
-    if (lane < info.records * RECORD_PIECES) {  // record slots are at bits 32 and 64
-        const u32 slot = w.word[1 + lane / RECORD_PIECES];
-        const uint4* from = reinterpret_cast<const uint4*>(launch.records) + slot * RECORD_PIECES;
-        reinterpret_cast<uint4*>(w.records[lane / RECORD_PIECES])[lane % RECORD_PIECES] = __ldg(from + lane % RECORD_PIECES);
-    }
-    resolve_scalars(w, m, info, lane);
+    if (info.scalars) resolve_scalars(w, m, info, lane);
     __syncwarp();
     bool fits = true;
-    if (lane < info.operands && w.operands[lane].present && w.operands[lane].dynamic) fits = patch(w.operands[lane], m);
+    if (w.dynamic && lane < MAX_OPERANDS && w.operands[lane].present && w.operands[lane].dynamic) fits = patch(w.operands[lane], m);
     fits = __all_sync(0xffffffffu, fits);
     __syncwarp();
     return fits;

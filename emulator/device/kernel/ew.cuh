@@ -80,6 +80,7 @@ DEV bool is_comparison(u32 sub) {
 }
 
 struct EwHandler {
+    static constexpr u32 SCRATCH = VECTOR_SCRATCH_BYTES<2>;
     static DEV bool fast(const EwArgs& args) {
         return takes_vectors(args.out()) && VectorSource(args.a()).fits && VectorSource(args.b()).fits;
     }

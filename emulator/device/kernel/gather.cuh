@@ -4,6 +4,7 @@
 #include "views.cuh"
 
 struct GatherHandler {
+    static constexpr u32 SCRATCH = 0;
     static DEV u32 tiles(const GatherArgs& args) { return elementwise_tiles(args.out().elements()); }
 
     static DEV_CALL void run(const GatherArgs& args, u32 tile, const Block& block) {

@@ -66,6 +66,7 @@ template <class Tile> DEV_CALL void gemm_tile(const GemmArgs& args, const Produc
 }
 
 struct GemmHandler {
+    static constexpr u32 SCRATCH = SCRATCH_BYTES;
     static DEV u32 tiles(const GemmArgs& args) {
         const Products p(args);
         return Tiling::choose(args.a().dtype, p.batches, p.m, p.n, LargeTile<Bf16>::COLUMNS).tiles;

@@ -5,6 +5,7 @@
 #include "views.cuh"
 
 struct IotaHandler {
+    static constexpr u32 SCRATCH = 0;
     static DEV u32 tiles(const IotaArgs& args) { return elementwise_tiles(args.out().elements()); }
 
     static DEV_CALL void run(const IotaArgs& args, u32 tile, const Block& block) {

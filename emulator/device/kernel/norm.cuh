@@ -40,6 +40,7 @@ struct NormShare {
 };
 
 struct NormHandler {
+    static constexpr u32 SCRATCH = STAGING_BYTES;
     static constexpr u32 TERMS = 8;
 
     static DEV NormGroups groups_of(const NormArgs& args, const Tensor& t) {

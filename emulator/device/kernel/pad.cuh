@@ -4,6 +4,7 @@
 #include "views.cuh"
 
 struct PadHandler {
+    static constexpr u32 SCRATCH = 0;
     static DEV u32 tiles(const PadArgs& args) { return elementwise_tiles(args.out().elements()); }
 
     // Where index `i` (below 0 or beyond n where something was added) lies in an axis of n elements; -1 outside.

@@ -80,6 +80,7 @@ template <class V> DEV void pool_all(const PoolArgs& args, u32 tile, const Block
 }
 
 struct PoolHandler {
+    static constexpr u32 SCRATCH = STAGING_BYTES;
     static DEV u32 tiles(const PoolArgs& args) {
         const Tensor& out = args.out();
         if (!all(args)) return elementwise_tiles(out.elements());

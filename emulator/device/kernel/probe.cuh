@@ -17,6 +17,7 @@ struct ProbeStatistics {
 };
 
 struct ProbeHandler {
+    static constexpr u32 SCRATCH = STAGING_BYTES;
     static DEV u32 tiles(const ProbeArgs&) { return 1; }
 
     static DEV_CALL void run(const ProbeArgs& args, u32, const Block& block) {

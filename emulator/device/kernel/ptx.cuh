@@ -55,6 +55,12 @@ DEV void named_barrier(u32 id, u32 threads) { asm volatile("bar.sync %0, %1;" ::
 DEV void mbarrier_init(u64* b, u32 count) {
     asm volatile("mbarrier.init.shared.b64 [%0], %1;" ::"r"(shared_address(b)), "r"(count) : "memory");
 }
+// Makes fresh barriers known to the copy engine.
+DEV void fence_barrier_init() {
+#ifdef HOPPER
+    asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+#endif
+}
 DEV void mbarrier_arrive(u64* b) {
     asm volatile("{\n.reg .b64 s;\nmbarrier.arrive.shared.b64 s, [%0];\n}" ::"r"(shared_address(b)) : "memory");
 }
@@ -69,6 +75,33 @@ DEV bool mbarrier_test(u64* b, u32 phase) {
                  "selp.u32 %0, 1, 0, p;\n}"
                  : "=r"(done) : "r"(shared_address(b)), "r"(phase) : "memory");
     return done != 0;
+}
+
+DEV void warp_arrive(u64* b) {
+    __syncwarp();
+    if (threadIdx.x % WARP < ARRIVING_LANES) mbarrier_arrive(b);
+}
+// Arrives, and tells the barrier to wait for so many bytes of copies.
+DEV void mbarrier_arrive_expect(u64* b, u32 bytes) {
+#if __CUDA_ARCH__ >= 900
+    asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(shared_address(b)), "r"(bytes) : "memory");
+#endif
+}
+// Orders this thread's accesses to memory before copies of the copy engine that are started after it, and the other way round.
+DEV void fence_proxy() {
+#if __CUDA_ARCH__ >= 900
+    asm volatile("fence.proxy.async;" ::: "memory");
+#endif
+}
+template <u32 N> DEV void give_registers() {
+#ifdef HOPPER
+    asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(N));
+#endif
+}
+template <u32 N> DEV void take_registers() {
+#ifdef HOPPER
+    asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(N));
+#endif
 }
 
 // ---- asynchronous copies, global to shared ----

@@ -21,6 +21,7 @@ template <class T> struct Best {
 };
 
 struct ReduceHandler {
+    static constexpr u32 SCRATCH = STAGING_BYTES;
     static constexpr u32 TERMS = 8;
 
     static DEV bool gives_index(u32 sub) { return sub == REDUCE_ARGMAX || sub == REDUCE_ARGMIN; }

@@ -4,6 +4,7 @@
 #include "views.cuh"
 
 struct ResizeHandler {
+    static constexpr u32 SCRATCH = 0;
     static DEV u32 tiles(const ResizeArgs& args) { return elementwise_tiles(args.out().elements()); }
 
     // One element: the terms at `position` of the tables, of the line of x that starts at `from`.

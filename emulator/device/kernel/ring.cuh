@@ -8,19 +8,23 @@
 #include "ptx.cuh"
 
 constexpr u32 GRANULE_BYTES = 8192;  // 64 rows of the 128 bytes that one swizzled tile of a tensor map is wide
+#ifdef HOPPER
 constexpr u32 GRANULES = 24;
+#else
+constexpr u32 GRANULES = SCRATCH_BYTES / GRANULE_BYTES;
+#endif
 constexpr u32 RING_BYTES = GRANULES * GRANULE_BYTES;
 constexpr u32 RING_BARRIERS = 32;    // more than stages that can be outstanding, and a power of two
 static_assert(RING_BARRIERS >= GRANULES && (RING_BARRIERS & (RING_BARRIERS - 1)) == 0, "a barrier for each stage of a granule");
 
 struct RingBarriers {
     u64 full[RING_BARRIERS];   // copies -> workers: one arrival of the loader, and the bytes
-    u64 empty[RING_BARRIERS];  // workers -> loader: one arrival of each worker warp
+    u64 empty[RING_BARRIERS];  // workers -> loader: each worker warp arrives
 
     DEV void init() {
         for (u32 i = 0; i < RING_BARRIERS; ++i) {
             mbarrier_init(&full[i], 1);
-            mbarrier_init(&empty[i], WORKER_WARPS);
+            mbarrier_init(&empty[i], WORKER_WARPS * ARRIVING_LANES);
         }
     }
 };
@@ -46,19 +50,5 @@ struct RingPlace {
         sequence += 1;
         granule = stage.granule + granules;
         return stage;
-    }
-};
-
-// The loader's side: which stages are still in use, oldest first.
-struct RingRoom {
-    u32 oldest = 0;                  // sequence of the oldest stage that may be in use
-    u8* first;                       // [RING_BARRIERS], shared memory: first granule of each
-
-    // Whether stage `s`, which begins where `place` was, must wait for the oldest one to be released: it reaches it.
-    DEV bool reaches_oldest(const RingPlace& before, const Stage& s, u32 granules) const {
-        if (oldest == s.sequence) return false;
-        const u32 reach = s.granule + granules - before.granule + (s.granule < before.granule ? GRANULES : 0);
-        const u32 start = first[oldest % RING_BARRIERS];
-        return start - before.granule + (start < before.granule ? GRANULES : 0) < reach;
     }
 };

@@ -23,6 +23,7 @@ struct GatesOf {
 };
 
 struct RnnHandler {
+    static constexpr u32 SCRATCH = 0;
     static DEV u32 tiles(const RnnArgs& args) { return elementwise_tiles(args.out().elements()); }
 
     static DEV_CALL void run(const RnnArgs& args, u32 tile, const Block& block) {

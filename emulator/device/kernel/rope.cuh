@@ -4,6 +4,7 @@
 #include "views.cuh"
 
 struct RopeHandler {
+    static constexpr u32 SCRATCH = 0;
     static DEV i64 pairs(const RopeArgs& args) { return args.cos().dims[args.cos().rank - 1]; }
     // Pairs and single elements of a row.
     static DEV i64 items(const RopeArgs& args) { return args.x().dims[args.x().rank - 1] - pairs(args); }

@@ -4,6 +4,7 @@
 #include "views.cuh"
 
 struct ScanHandler {
+    static constexpr u32 SCRATCH = STAGING_BYTES;
     static constexpr u32 TERMS = 16;
 
     static DEV i64 lines(const ScanArgs& args) {

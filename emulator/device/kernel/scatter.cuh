@@ -114,6 +114,7 @@ struct ScatterLane {
 };
 
 struct ScatterHandler {
+    static constexpr u32 SCRATCH = SCRATCH_BYTES;
     // An update that goes to a tile.
     struct Hit {
         u32 row;   // from the tile's first

@@ -4,6 +4,7 @@
 #include "views.cuh"
 
 struct SoftmaxHandler {
+    static constexpr u32 SCRATCH = STAGING_BYTES;
     static constexpr u32 TERMS = 8;
 
     static DEV i64 lines(const SoftmaxArgs& args) {

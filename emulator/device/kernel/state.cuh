@@ -2,17 +2,13 @@
 #pragma once
 #include "config.cuh"
 #include "ptx.cuh"
+#include "ring.cuh"
 #include "generated.cuh"
 
 // A resolved operand. The plan writes it for the bounds; the controller patches what registers change.
 // Operands that a row lets broadcast already have the rank and dims they broadcast to, with stride 0.
 struct Tensor : TensorFields {
-    DEV i64 elements() const {
-        i64 n = 1;
-#pragma unroll 1
-        for (u32 k = 0; k < rank; ++k) n *= dims[k];
-        return n;
-    }
+    DEV i64 elements() const { return count; }
     // Element offset (in elements) of the `linear`-th element in row-major order.
     DEV i64 offset_of(u64 linear) const { return contiguous ? static_cast<i64>(linear) : offset_over(0xffffffffu, linear); }
     // The same for the `linear`-th combination of the axes in `axes` (bit k: axis k), the others being at 0.
@@ -32,23 +28,31 @@ struct Tensor : TensorFields {
 };
 static_assert(sizeof(Tensor) == sizeof(TensorFields) && sizeof(Tensor) % 16 == 0, "copied 16 bytes at a time");
 
-// One decoded instruction, handed from the controller to the workers.
-struct __align__(16) Work {
-    u32 word[WORD_BYTES / 4];
-    u32 records[2][WORD_BYTES / 4];  // undefined where the row has none
+// One decoded instruction, handed from the controller to the other roles. Its header and operands come from its image.
+struct __align__(16) Work : ImageHeader {
     Tensor operands[MAX_OPERANDS];
     i64 scalars[2];   // the ScalarValue attributes, in order, registers read: i64, or the bits of an f64
     u32 scalar_is_float[2];
     u32 instruction;  // index in the program
-    u64 order;        // instructions executed so far, this one included
-    u32 tiles;
-    u32 first_tile;   // of this block; the next ones follow at a distance of gridDim.x
     u32 last;         // there is no work in here: it is the end of the program
-    u32 waits;        // number of counters to wait for
-    u32 wait_counter[MAX_WAITS];
+    u64 order;        // instructions executed so far, this one included
+    u32 first_tile;   // of this block; the next ones follow at a distance of gridDim.x
+    u32 counters;     // to wait for, in front of wait_counter and wait_target
+    u32 follows_own;  // what it depends on was done by this block's own workers, and nobody else
+    u32 granules;     // of scratch memory in the ring
+    u32 go;           // set by the waiter: everything that it depends on is done, and nothing has gone wrong
+    RingPlace place;  // set by the loader: where its first stage lies
     u32 wait_target[MAX_WAITS];
-    u32 signal;       // counter that counts the blocks that are done
+
+    DEV const u32* record(u32 slot) const { return records + slot * (WORD_BYTES / 4); }
 };
+static_assert(sizeof(ImageHeader) % 16 == 0, "copied 16 bytes at a time");
+
+// An instruction as the plan wrote it, on its way to a Work: the operands that it has, without those it has not.
+constexpr u32 PIECE_BYTES = 16;
+constexpr u32 HEADER_PIECES = sizeof(ImageHeader) / PIECE_BYTES, TENSOR_PIECES = sizeof(Tensor) / PIECE_BYTES;
+constexpr u32 IMAGE_PIECES = HEADER_PIECES + MAX_OPERANDS * TENSOR_PIECES;
+constexpr u32 IMAGE_RING = IMAGES_AHEAD * IMAGE_PIECES;  // 16-byte pieces of instructions on their way to the controller
 
 // Registers of the scalar unit.
 struct Registers {
@@ -73,22 +77,39 @@ struct Scalars {
     u32 world;
 };
 
-// What a block keeps in shared memory, in front of the scratch of its tiles.
+// What a block keeps in shared memory, besides the ring and the staging.
 struct Shared {
-    Work ring[RING];
-    u64 full[RING];   // controller -> workers: this work is decoded
-    u64 empty[RING];  // workers -> controller: this work is done
-    u32 go[RING];            // whether the workers execute each work: everything that it depends on is done
-    u32 expected[COUNTERS];  // what each counter will show once everything so far, in program order, is done
+    uint4 images[IMAGE_RING];  // pieces
+    Work works[WORKS];
+    // A work's way through the roles. Each barrier's phase ends when the named role has arrived.
+    u64 decoded[WORKS];  // controller -> all others
+    u64 placed[WORKS];   // loader -> workers: the work's stages begin at its `place`
+    u64 ready[WORKS];    // waiter -> loader, workers: everything that it depends on is done (or the run is over: see `go`)
+    u64 done[WORKS];     // worker warps -> signaller
+    u64 free[WORKS];     // loader and signaller -> controller: nobody needs the work any longer
+    RingBarriers stages;
+    u8 stage_granule[RING_BARRIERS];  // the loader's: first granule of each stage
+    u32 expected[COUNTERS];           // what each counter will show once everything so far, in program order, is done
+    u32 shared_with[COUNTERS / WARP]; // a bit for each counter: set once blocks other than this one count on it
     Scalars scalars;
     const Launch* launch;
     u32 instruction;  // that the workers are at
     u32 stop;         // this block has trapped or heard of a trap
-    u32 taken[WORKER_THREADS];  // works done, and the tile of the present one. Each thread has its own copy here
-    u32 tile[WORKER_THREADS];   // because a tile's code takes all registers, and local memory is slow after an acquire.
+    u32 leaves_last;  // of all blocks
+    // The workers' place in the program, a copy for each warp: a tile's code takes all registers, and local memory is
+    // slow after an acquire.
+    u32 taken[WORKER_WARPS];  // works done
+    u32 tile[WORKER_WARPS];   // the tile of the present one
+    u32 scratch[WORKER_WARPS];  // where its scratch memory is, from the start of shared memory
 };
-constexpr u32 SHARED_BYTES = ((sizeof(Shared) + 1023) / 1024) * 1024 + SCRATCH_BYTES;
-DEV Shared& shared_state() { return *reinterpret_cast<Shared*>(shared_memory); }
+constexpr u32 STAGING_AT = RING_BYTES, SHARED_AT = RING_BYTES + STAGING_BYTES;
+constexpr u32 SHARED_BYTES = SHARED_AT + sizeof(Shared);
+static_assert(SHARED_BYTES <= (GRANULES == 24 ? 227 : 163) * 1024, "fits a block of the smallest GPU that runs this build");
+DEV Shared& shared_state() { return *reinterpret_cast<Shared*>(shared_memory + SHARED_AT); }
+
+// Whether this block has trapped or heard of a trap.
+DEV bool stopped(const Shared& shared) { return *reinterpret_cast<const volatile u32*>(&shared.stop) != 0; }
+DEV void stop(Shared& shared) { *reinterpret_cast<volatile u32*>(&shared.stop) = 1; }
 
 // What a tile's code sees of its block: 256 threads that may synchronise, and shared memory of its own.
 // It holds nothing, so that passing it on costs nothing.
@@ -96,8 +117,8 @@ struct Block {
     DEV u32 thread() const { return threadIdx.x - CONTROLLER_WARPS * WARP; }  // 0 .. WORKER_THREADS - 1
     DEV u32 warp() const { return thread() / WARP; }  // no shuffle: a tile's code may be divergent where it asks
     DEV u32 lane() const { return threadIdx.x % WARP; }
-    // SCRATCH_BYTES, 1024-byte aligned, undefined at the start of a tile.
-    DEV char* scratch() const { return shared_memory + SHARED_BYTES - SCRATCH_BYTES; }
+    // As many bytes as the handler's SCRATCH says, 1024-byte aligned, undefined at the start of a tile.
+    DEV char* scratch() const { return shared_memory + *static_cast<volatile u32*>(&shared_state().scratch[warp()]); }
     DEV const Launch* launch() const { return shared_state().launch; }
     DEV void sync() const { named_barrier(WORKER_BARRIER, WORKER_THREADS); }
 };
@@ -121,7 +142,7 @@ DEV_CALL void raise(const Launch* launch, u32 category, u32 instruction, u32 a =
 // Called by a tile's code: traps, and lets the tile finish with any value that is safe to compute with.
 DEV void trap(const Block& block, u32 category, u32 detail = 0) {
     Shared& shared = shared_state();
-    *reinterpret_cast<volatile u32*>(&shared.stop) = 1;
+    stop(shared);
     raise(block.launch(), category, shared.instruction, detail);
 }
 

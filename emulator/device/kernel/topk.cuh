@@ -14,6 +14,7 @@ struct Candidate {
 };
 
 struct TopkHandler {
+    static constexpr u32 SCRATCH = SCRATCH_BYTES;
     static constexpr u32 SORTED = 8192;   // rows up to this length are sorted; a power of two
     static constexpr u32 FEW = 4;         // of more than that many results
     static constexpr u32 LAST = 0xffffffffu;

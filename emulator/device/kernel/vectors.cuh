@@ -124,12 +124,13 @@ DEV u32 vector_tiles(i64 elements) {
     return static_cast<u32>((elements + each - 1) / each);
 }
 
+template <u32 SOURCES> constexpr u32 VECTOR_SCRATCH_BYTES = DEEP_STEPS * SOURCES * 2 * WORKER_THREADS * VECTOR_BYTES;
+
 // One tile of `out` (which takes vectors): f(v) replaces v[0], the elements of the first source, by the results.
 // Everything that a thread reads is on its way to shared memory before the first of it is used: registers would not do.
 // Threads read back only what they fetched themselves, so there is no barrier.
 template <u32 SOURCES, class F>
 DEV void map_vectors(const Block& block, u32 tile, const Tensor& out, const VectorSource (&sources)[SOURCES], F f) {
-    static_assert(DEEP_STEPS * SOURCES * 2 * WORKER_THREADS * VECTOR_BYTES <= SCRATCH_BYTES, "a tile fits in scratch");
     constexpr i64 STRIDE = static_cast<i64>(WORKER_THREADS) * VECTOR;
     const i64 total = out.elements();
     const u32 steps = vector_steps(total);

@@ -117,9 +117,8 @@ def test_three_programs_share_one_compiled_module():
     for row in ("COPY", "GEMM", "SOFTMAX"):
         text = next(r.example for r in ROWS if r.mnemonic == row)
         load(text).run({})
-    targets = {(device, target) for device, target, checked in build.COMPILED if not checked}
-    builds = [key for key in build.COMPILED if not key[2]]
-    assert len(builds) == len(targets) == 1
+    builds = [key for key in build.COMPILED if key[2:] == (False, None)]
+    assert len(builds) == len({(device, target) for device, target, *_ in builds}) == 1
 
 
 def test_batch_is_taken_from_the_input():
@@ -182,10 +181,11 @@ main:
 
 def test_a_planted_hang_becomes_a_timeout_and_the_next_run_is_right():
     """A counter that never arrives ends the run with the counter's name, and nothing is left over."""
+    # Large enough for several blocks: a block does not wait for what it did itself.
     session = load(
         """
-.output y : i32[4]
-.output z : i32[4]
+.output y : i32[100000]
+.output z : i32[100000]
 main:
     FILL y, 7
     EW.add z, y, 1
@@ -195,11 +195,11 @@ main:
     )
     session.expected_base = 1
     began = time.perf_counter()
-    with pytest.raises(TimeoutTrap, match="counter 0, which is 1 and should reach 2"):
+    with pytest.raises(TimeoutTrap, match="counter 0, which is .* and should reach"):
         session.run({})
     assert time.perf_counter() - began < 5
     session.expected_base = 0
-    np.testing.assert_array_equal(session.run({})["z"], [8] * 4)
+    np.testing.assert_array_equal(session.run({})["z"], [8] * 100000)
 
 
 def test_an_interrupt_stops_a_long_loop():

@@ -10,6 +10,7 @@ import pytest
 from dla.assembler import assemble
 from dla.emulator.device import plan
 from dla.emulator.device.layout import COUNTERS, MAX_WAITS, WAIT_FOR_ALL
+from dla.emulator.device.paths import Target
 from dla.isa.attributes import pack
 from dla.isa.descriptor import Segment
 from dla.isa.errors import InputError
@@ -19,18 +20,17 @@ from dla.isa.records import WINDOW
 from dla.isa.table import Role
 
 BASES = {segment: segment.value << 40 for segment in Segment}
-FIRST_OPERAND = 4  # u32 of a word where operand slots start
 
 
 def planned(text: str) -> tuple[Program, plan.Plan]:
     """A program and its plan."""
     program = assemble(text)
-    return program, plan.build(program, BASES)
+    return program, plan.build(program, BASES, Target())
 
 
 def operand(made: plan.Plan, instruction: int, slot: int) -> np.void:
     """The resolved tensor in one operand slot."""
-    return made.operands[made.words[instruction, FIRST_OPERAND + slot]]
+    return made.operands[made.slots[instruction][slot]]
 
 
 def test_operands_are_absolute_views():
@@ -97,7 +97,7 @@ main:
 """)
     assert not made.operands[0]["present"]
     assert operand(made, 0, 0)["present"]
-    window = made.records[made.words[0, 1]]
+    window = made.headers[0]["records"][:16]
     defaults = np.frombuffer(pack(WINDOW.attributes, {}).to_bytes(64, "little"), np.uint32)
     assert list(window) == list(defaults)
 
@@ -112,7 +112,7 @@ main:
     HALT
 """)
     with pytest.raises(InputError, match="2\\*\\*31 - 1"):
-        plan.build(program, BASES)
+        plan.build(program, BASES, Target())
 
 
 def test_an_instruction_with_very_many_dependencies_waits_for_all():
@@ -137,7 +137,7 @@ main:
 """)
     at = BY_MNEMONIC["PROBE"].all_attributes["tag"].at // 32
     assert made.probes == (0, 2)
-    assert [made.words[i, at] for i in made.probes] == [0, 1]
+    assert [made.headers[i]["word"][at] for i in made.probes] == [0, 1]
 
 
 # ---- the order that the counters keep ----

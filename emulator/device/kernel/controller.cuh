@@ -1,0 +1,175 @@
+// The controller: one warp of each block walks the whole program. It executes scalar and control instructions, and decodes
+// tensor instructions for the other roles, ahead of them.
+#pragma once
+#include "decode.cuh"
+#include "paths.cuh"
+#include "waiting.cuh"
+
+struct Controller {
+    const Launch& launch;
+    Shared& shared;
+    u32 lane;
+    u32 pushed = 0;          // works handed out so far
+    bool slot_free = false;  // the slot for the next one has been waited for
+    u64 steps = 0;           // instructions executed so far
+
+    DEV Work& slot() { return shared.works[pushed % WORKS]; }
+
+    // False if the run is over.
+    DEV bool wait_for_slot() {
+        if (slot_free) return true;
+        const u32 phase = pushed / WORKS % 2 ^ 1;
+        const bool ok = spin(
+            &launch, [&] { return mbarrier_test(&shared.free[pushed % WORKS], phase); },
+            [&] { raise(&launch, TRAP_TIMEOUT, slot().instruction, WAITED_FOR_WORKERS); });
+        slot_free = __all_sync(0xffffffffu, ok) && !stopped(shared);
+        return slot_free;
+    }
+
+    // Fills in what `w` waits for; the targets are those of this point in program order.
+    DEV void gather_waits(Work& w) {
+        const bool for_all = w.waits == WAIT_FOR_ALL;
+        if (for_all) drain(w.instruction);
+        const u32 counters = for_all ? 0 : w.waits;
+        bool own = true;
+        if (lane < counters) {
+            const u32 counter = w.wait_counter[lane];
+            w.wait_target[lane] = shared.expected[counter];
+            own = !(shared.shared_with[counter / WARP] >> counter % WARP & 1);
+        }
+        own = __all_sync(0xffffffffu, own);
+        if (lane == 0) {
+            w.counters = counters;
+            w.follows_own = own && counters != 0;
+        }
+        __syncwarp();
+    }
+
+    // Waits here, in the controller, until everything before this point is done.
+    DEV void drain(u32 instruction) {
+        for (u32 first = 0; first < COUNTERS; first += WARP) {
+            if (!wait_counters(launch, true, first + lane, shared.expected[first + lane], instruction)) return;
+        }
+    }
+
+    // From here on, later instructions that wait for `w` wait for `arrivals` more, some or all of them other blocks'.
+    DEV void expect(const Work& w, u32 arrivals, bool others) {
+        __syncwarp();
+        if (lane == 0) {
+            shared.expected[w.signal] += arrivals;
+            if (others) shared.shared_with[w.signal / WARP] |= 1u << w.signal % WARP;
+        }
+        __syncwarp();
+    }
+
+    DEV void fail(u32 category, u32 instruction, u32 detail = 0) {
+        if (lane == 0) raise(&launch, category, instruction, detail);
+        __syncwarp();
+    }
+
+    // Hands a tensor instruction to the other roles, if this block has a share in it.
+    DEV void issue(Work& w) {
+        gather_waits(w);
+        const u32 image_tiles = w.tiles;  // 0: they depend on registers
+        const u32 tiles = image_tiles ? image_tiles - 1 : tiles_of_path(w);
+        const u32 blocks = tiles < gridDim.x ? tiles : gridDim.x;
+        const u32 first_block = w.first_block % gridDim.x;
+        const u32 first_tile = blockIdx.x >= first_block ? blockIdx.x - first_block : blockIdx.x + gridDim.x - first_block;
+        const bool takes_part = first_tile < tiles;
+        expect(w, blocks, blocks > (takes_part ? 1 : 0));
+        if (!takes_part) return;
+        if (lane == 0) {
+            w.order = steps;
+            w.tiles = tiles;
+            w.first_tile = first_tile;
+            w.granules = w.path == PATH_GENERIC ? scratch_granules(w) : 0;
+            // Copies ahead of the workers do not wait for them; they need to see the counters.
+            w.follows_own = w.follows_own && w.path == PATH_GENERIC;
+        }
+        push();
+    }
+
+    DEV void push() {
+        warp_arrive(&shared.decoded[pushed % WORKS]);
+        pushed += 1;
+        slot_free = false;
+    }
+
+    // Waits for a tensor's value and loads it to a register.
+    DEV bool execute_loads(Work& w) {
+        gather_waits(w);
+        if (!wait_for(launch, w, lane)) return false;
+        const Tensor& x = w.operands[0];
+        const volatile char* p = x.data;  // written during this launch: never from a read-only cache
+        i64 bits;
+        switch (x.dtype) {
+            case DTYPE_F32: bits = __double_as_longlong(*reinterpret_cast<const volatile f32*>(p)); break;
+            case DTYPE_F16: bits = __double_as_longlong(f32_from_f16(*reinterpret_cast<const volatile u16*>(p))); break;
+            case DTYPE_BF16: bits = __double_as_longlong(f32_from_bf16(*reinterpret_cast<const volatile u16*>(p))); break;
+            case DTYPE_I32: bits = *reinterpret_cast<const volatile i32*>(p); break;
+            case DTYPE_I64: bits = *reinterpret_cast<const volatile i64*>(p); break;
+            case DTYPE_I8: bits = *reinterpret_cast<const volatile i8*>(p); break;
+            default: bits = *reinterpret_cast<const volatile u8*>(p); break;
+        }
+        write_register(shared.scalars, lane, LoadsArgs(w).dst(), bits);
+        if (lane == 0) add_release(launch.counters + w.signal, 1);  // a later write to x waits for every block's load
+        expect(w, gridDim.x, true);
+        return true;
+    }
+
+    // Executes one instruction; false at the end of the program or after a trap. `next` is where to go on.
+    DEV bool step(Work& w, u32& next) {
+        Scalars& m = shared.scalars;
+        switch (opcode_of(w)) {
+            case OP_NOP: return true;
+            case OP_HALT: return false;
+            case OP_MOV: execute_mov(m, w, lane); return true;
+            case OP_CMP: execute_cmp(m, w, lane); return true;
+            case OP_LOADS: return execute_loads(w);
+            case OP_ENDLOOP: next = execute_endloop(m, lane, next); return true;
+            case OP_BR: next = execute_branch(m, w, lane, next); return true;
+            case OP_CALL: next = execute_call(m, w, lane, next); return true;
+            case OP_RET: next = execute_ret(m, lane); return true;
+            case OP_ALU:
+                if (execute_alu(m, w, lane)) return true;
+                fail(TRAP_ARITHMETIC, w.instruction);
+                return false;
+            case OP_LOOP:
+                if (execute_loop(m, w, lane, next)) return true;
+                fail(TRAP_LOOP, w.instruction);
+                return false;
+            case OP_ASSERT:
+                if (read_register(m, AssertArgs(w).cond())) return true;
+                fail(TRAP_ASSERT, w.instruction, AssertArgs(w).code());
+                return false;
+            default: issue(w); return true;
+        }
+    }
+
+    DEV void run() {
+        Fetcher fetcher;
+        fetcher.jump(launch, shared.images, 0, lane);
+        for (u32 at = 0; at < launch.instructions;) {
+            // A long scalar loop waits for nobody, and still has to hear of a trap or an interrupt.
+            if (++steps % STEPS_PER_CHECK == 0 && (load_relaxed(launch.abort) || stopped(shared))) break;
+            if (!wait_for_slot()) break;
+            Work& w = slot();
+            if (!decode(shared.scalars, shared.images, fetcher.at, w, at, lane)) {
+                fail(TRAP_EXTENT, at);
+                break;
+            }
+            u32 next = at + 1;
+            if (!step(w, next)) break;
+            if (next == at + 1) fetcher.advance(launch, shared.images, lane);
+            else fetcher.jump(launch, shared.images, next, lane);
+            at = next;
+        }
+        copy_async_wait<0>();
+        if (blockIdx.x == 0) launch.report->registers[lane] = shared.scalars.registers.s[lane];
+        // One last, empty work tells the others to go home. After a trap its slot may still be in use, by roles that
+        // are past the point where they look at `last`.
+        __syncwarp();
+        if (lane == 0) slot().last = 1;
+        push();
+    }
+};

@@ -1,0 +1,55 @@
+// Order between instructions: counters in global memory, which blocks wait for and add to.
+#pragma once
+#include "state.cuh"
+
+// Waits, in each `active` lane of a warp, until `counter` reaches `target`; false after a trap or a time-out.
+DEV bool wait_counters(const Launch& launch, bool active, u32 counter, u32 target, u32 instruction) {
+    const u32* p = launch.counters + counter;
+    const bool ok = !active || spin(
+        &launch, [&] { return static_cast<i32>(load_acquire(p) - target) >= 0; },
+        [&] { raise(&launch, TRAP_TIMEOUT, instruction, WAITED_FOR_COUNTER, counter, load_relaxed(p), target); });
+    return __all_sync(0xffffffffu, ok);
+}
+
+DEV bool wait_for(const Launch& launch, const Work& w, u32 lane) {
+    const bool active = lane < w.counters;
+    return wait_counters(launch, active, active ? w.wait_counter[lane] : 0, active ? w.wait_target[lane] : 0, w.instruction);
+}
+
+// Waits for a phase of one of the block's own barriers. Unbounded on purpose: what a role waits for on its own account is
+// bounded, and after a trap it still passes every work on, so each of these waits ends.
+DEV void wait_phase(u64* barrier, u32 parity) {
+    while (!mbarrier_test(barrier, parity)) {
+    }
+}
+
+
+// The waiter: one warp waits for what each work depends on, while the workers are still busy with the one before.
+DEV void run_waiter(const Launch& launch, Shared& shared, u32 lane) {
+    for (u32 taken = 0;; ++taken) {
+        const u32 slot = taken % WORKS;
+        wait_phase(&shared.decoded[slot], taken / WORKS % 2);
+        Work& w = shared.works[slot];
+        if (w.last) return;
+        const bool ok = w.follows_own || wait_for(launch, w, lane);
+        if (lane == 0) {
+            if (!ok) stop(shared);
+            w.go = ok && !stopped(shared);
+        }
+        warp_arrive(&shared.ready[slot]);
+    }
+}
+
+// The signaller: one warp tells the other blocks that this one is done with an instruction, while its workers go on.
+DEV void run_signaller(const Launch& launch, Shared& shared, u32 lane) {
+    for (u32 taken = 0;; ++taken) {
+        const u32 slot = taken % WORKS, parity = taken / WORKS % 2;
+        wait_phase(&shared.decoded[slot], parity);
+        const Work& w = shared.works[slot];
+        if (w.last) return;
+        wait_phase(&shared.done[slot], parity);
+        // The barrier orders every worker's stores before this one thread's release.
+        if (lane == 0 && w.go && !stopped(shared)) add_release(launch.counters + w.signal, 1);
+        warp_arrive(&shared.free[slot]);
+    }
+}
