@@ -235,6 +235,7 @@ class DeviceSession:
         self.memory.clear(self._abort.ptr, 4)
         self.memory.clear(self.memory.report, REPORT.dtype.itemsize)
         self.memory.clear(self._counters.ptr, 4 * (COUNTERS + 1))
+        self.memory.clear(self._tables["workspace"].ptr, self._plan.workspace_bytes)
         self._stream.synchronize()
 
     def _trap(self, report: Any) -> Trap:

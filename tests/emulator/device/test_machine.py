@@ -195,7 +195,7 @@ main:
     )
     session.expected_base = 1
     began = time.perf_counter()
-    with pytest.raises(TimeoutTrap, match="counter 0, which is .* and should reach"):
+    with pytest.raises(TimeoutTrap, match=r"counter 0, which is .* and should reach"):
         session.run({})
     assert time.perf_counter() - began < 5
     session.expected_base = 0
