@@ -17,6 +17,7 @@ from dla.emulator.device import build, resident
 from dla.emulator.device.generate import TRAP_CODES
 from dla.emulator.device.layout import REPORT
 from dla.emulator.device.machine import DeviceMachine, DeviceSession
+from dla.emulator.device.paths import Target
 from dla.emulator.device.state import written
 from dla.isa.descriptor import Segment
 from dla.isa.errors import InputError, Trap
@@ -55,7 +56,11 @@ def load(monkeypatch: pytest.MonkeyPatch) -> Callable[[Program], DeviceSession]:
             session.kernel(session)  # type: ignore[attr-defined]
 
         kernel = SimpleNamespace(
-            function=SimpleNamespace(kernel=SimpleNamespace(ptr=function)), blocks=1, shared_bytes=0
+            function=SimpleNamespace(kernel=SimpleNamespace(ptr=function)),
+            prepare=lambda *_, **__: None,
+            blocks=1,
+            shared_bytes=0,
+            target=Target(),
         )
         session = DeviceSession(DeviceMachine(), kernel, program)  # type: ignore[arg-type]
         session.kernel = count  # type: ignore[attr-defined]
