@@ -78,6 +78,37 @@ def test_made_up_weights_depend_on_seed_and_name_only() -> None:
     assert (one.take("norm", "var", (100,)) > 0).all()
 
 
+@pytest.mark.parametrize("dtype", [DType.F32, DType.BF16])
+def test_large_made_up_weights_are_like_small_ones(dtype: DType) -> None:
+    """Of the type wished, equal for equal seeds, as large as they should be; no two rows are the same."""
+    first, again = (Weights.random(3, dtype=dtype).take("big", "weight", (2048, 1024)) for _ in range(2))
+    assert first.dtype == dtype.numpy
+    np.testing.assert_array_equal(first, again)
+    values = first.astype(np.float32)
+    assert abs(float(values.std()) * 32 - 1) < 0.01
+    assert abs(float(values.mean())) < 1e-3
+    assert len(np.unique(values, axis=0)) > 2000
+    assert np.abs(np.corrcoef(values[:64]) - np.eye(64)).max() < 0.3
+
+
+def test_joint_weights_are_those_of_the_layers() -> None:
+    """One after the other or in turn, in either order of axes; as one constant, however often they are asked for."""
+    w = {"a.weight": MATRIX, "b.weight": -MATRIX}
+    for arrays, spelling in ((w, Spelling()), ({k: v.T for k, v in w.items()}, Spelling(out_first=False))):
+        m = Layers("m", Weights.of_arrays(arrays, spelling))
+        joint = m.joint_matrix({"a": 2, "b": 2}, 3)
+        np.testing.assert_array_equal(joint.constant, np.concatenate([MATRIX, -MATRIX]).T)
+        mixed = m.joint_matrix({"a": 2, "b": 2}, 3, interleaved=True).constant
+        assert mixed is not None
+        np.testing.assert_array_equal(mixed[:, 0::2], MATRIX.T)
+        np.testing.assert_array_equal(mixed[:, 1::2], -MATRIX.T)
+        assert m.inner("step").joint_matrix({"a": 2, "b": 2}, 3) is joint
+    m = Layers("m", Weights.of_arrays({"a.weight": MATRIX}))
+    m.joint_matrix({"a": 2, "b": 2}, 3)
+    with pytest.raises(ModelError, match=r"holds no b\.weight \[2, 3\]"):
+        m.finish()
+
+
 def test_spellings_name_parts_and_order_axes() -> None:
     """[out, in] of PyTorch, or [in, out] as GEMM reads it."""
     w = {"fc_w": MATRIX, "fc_b": np.ones(3, np.float32)}

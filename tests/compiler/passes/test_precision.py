@@ -96,3 +96,13 @@ def test_products_of_f32_take_the_mode(dtype, expected):
     nodes = compile_graph(b.graph, dtype=dtype, math="tf32").program.instructions
     modes = {i.row.mnemonic: i.attributes.get("math", "exact") for i in nodes if "math" in i.row.all_attributes}
     assert modes == {"GEMM": expected}
+
+
+def test_products_of_loops_take_the_mode_too():
+    """A step is a graph of its own."""
+    b = GraphBuilder()
+    w = b.constant(normal(4, 4))
+    _, (last,) = b.repeat(lambda c, turn, held, others: ([c.matmul(held[0], w)], []), 3, [b.input("x", F32, (2, 4))])
+    b.output("y", last)
+    found = compile_graph(b.graph, math="tf32").program.instructions
+    assert [i.attributes.get("math") for i in found if i.row.mnemonic == "GEMM"] == ["tf32"]
