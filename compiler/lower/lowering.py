@@ -23,6 +23,7 @@ from dla.compiler.lower.registers import Registers
 from dla.compiler.lower.sharing import in_the_way
 from dla.compiler.lower.storage import Storage, View, whole
 from dla.compiler.operators import GRAPH_ONLY, VIEWS, root, row_of
+from dla.compiler.transpose import transposed
 from dla.isa import descriptor as isa
 from dla.isa.descriptor import Segment
 from dla.isa.dtypes import Array
@@ -88,7 +89,7 @@ class Lowering:
             return whole(storage)
         turned = TensorType(value.dtype, (*value.dims[:-2], value.dims[-1], value.dims[-2]))
         storage = self.storage(Segment.CONST, turned, value.name)
-        storage.array = array.swapaxes(-1, -2)
+        storage.array = transposed(array)
         last = len(value.dims) - 1
         return whole(storage).transpose((*range(last - 1), last, last - 1))
 

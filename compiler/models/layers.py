@@ -20,6 +20,7 @@ from dla.compiler.builder import GraphBuilder
 from dla.compiler.dims import Dim
 from dla.compiler.graph import Graph, Value
 from dla.compiler.models.weights import Weights
+from dla.compiler.transpose import transposed
 from dla.isa.dtypes import Array, DType, convert
 from dla.isa.errors import ModelError
 
@@ -104,7 +105,7 @@ class Layers(GraphBuilder):
             for number, (layer, outputs) in enumerate(zip(names, layers.values(), strict=True)):
                 array = self._taken(layer, "weight", (outputs, fixed) if out_first else (fixed, outputs))
                 rows = slice(number, None, len(names)) if interleaved else slice(at, at + outputs)
-                joint[rows] = convert(array if out_first else array.T, self.dtype)
+                joint[rows] = convert(array if out_first else transposed(array), self.dtype)
                 at += outputs
             self._held[key] = self.constant(joint, name=self.label)
         return self._named_as(self._held[key], (1, 0))
