@@ -34,10 +34,10 @@ SUMMARIES = [*matrix.SUMMARIES, *attention.SUMMARIES, *convolution.SUMMARIES]
 class Results:
     """The file of results, which grows row by row; what another commit or device measured is not added to."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, commit: str) -> None:
         self.path = path
         self._facts: dict[str, Any] = {
-            "device": run.device(), "host": run.host(), "commit": run.commit(),
+            "device": run.device(), "host": run.host(), "commit": commit,
             "versions": run.versions() | {"torch": torch.__version__, "cuDNN": str(torch.backends.cudnn.version())},
         }  # fmt: skip
         self.rows: list[measure.Facts] = []
@@ -66,16 +66,17 @@ class Results:
 @click.option("--compile-mode", default="max-autotune-no-cudagraphs", show_default=True, help="torch.compile's mode.")
 @click.option("--output", type=click.Path(path_type=Path), help="Write here instead of to benchmarks/results/.")
 @click.option("--seconds", type=float, help="Begin no row after this long.")
+@click.option("--commit", metavar="NAME", help="The commit that is measured, where git is not there to say.")
 @click.option("--readme", is_flag=True, help="Write the tables of README.md and the plots from all results, too.")
 def main(
     rows: str, quick: bool, skip_compiled: bool, compile_mode: str, output: Path | None, seconds: float | None,
-    readme: bool,
+    commit: str | None, readme: bool,
 ) -> None:  # fmt: skip
     """Measure rows of the speed table, write them as JSON, and print the table."""
     began = time.perf_counter()
     bench = Bench(quick=quick, compile_mode=None if skip_compiled else compile_mode)
     stem = re.sub(r"[^a-z0-9]+", "_", run.device().lower())
-    results = Results(output or readme_table.RESULTS / f"{stem}_speed.json")
+    results = Results(output or readme_table.RESULTS / f"{stem}_speed.json", commit or run.commit())
     chosen = [row for row in ROWS if re.search(rows, f"{row.family} {row.name}", re.IGNORECASE)]
     failed = []
     for row in chosen:
