@@ -34,6 +34,8 @@ def measured(bench: Bench, row: Row) -> Facts:
         "right": check.identical and check.error <= 1,
         "bars": [judged(bar, cold, warm, row.unit) for bar in row.bars],
     }
+    if row.compiled:
+        facts["compile_mode"] = bench.compile_mode
     if row.sweep is not None:
         facts["sweep"] = dict(zip(("title", "size"), row.sweep, strict=True))
     return facts

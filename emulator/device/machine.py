@@ -87,6 +87,7 @@ class DeviceSession:
         self._arguments = (ctypes.c_void_p * 1)(self._record.ctypes.data)
         self._prepare()
         self._bound: Launch | None = None
+        self._outputs = tuple(program.in_segment(Segment.OUTPUT))
         self.expected_base = 0
         """What the kernel believes the counters to start from. The tests plant a hang here."""
 
@@ -133,7 +134,7 @@ class DeviceSession:
             raise trap
         self._state.done()
         elapsed = self._cupy.cuda.get_elapsed_time(self._began, self._ended) / 1e3
-        shapes = {t: _shape(t, report["registers"]) for t in self.program.in_segment(Segment.OUTPUT)}
+        shapes = {tensor: _shape(tensor, report["registers"]) for tensor in self._outputs}
         on_device = any(is_device_array(array) for array in bound.arrays.values())
         outputs = self.memory.outputs(shapes, on_device=on_device)
         return Result(outputs, self._state.now(), self._read_probes(), self._machine.name, elapsed, bound.dims)

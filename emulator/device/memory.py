@@ -48,10 +48,13 @@ class DeviceMemory:
                 self._whole[segment] = self._allocate(segment)
         self._constants = resident(cupy, program, lambda: self._allocate(Segment.CONST))
         self._whole[Segment.CONST] = self._constants.memory
+        self.bases = {segment: int(memory.ptr) + _FRONT.get(segment, 0) for segment, memory in self._whole.items()}
+        """Device address of each segment."""
         self._going, self._coming = (
             _Pinned(cupy, _FRONT[segment] + min(self._sizes[segment], SMALL_BYTES))
             for segment in (Segment.INPUT, Segment.OUTPUT)
         )
+        self._received = self._coming.bytes[: REPORT.dtype.itemsize].view(REPORT.dtype)
 
     def _allocate(self, segment: Segment) -> Any:
         size = _FRONT.get(segment, 0) + self._sizes[segment] + _SPARE_BYTES
@@ -64,11 +67,6 @@ class DeviceMemory:
         # Constants and state start at zero; the rest must not show what the memory held before.
         self._runtime.memsetAsync(memory.ptr, 0, size, self.stream.ptr)
         return memory
-
-    @property
-    def bases(self) -> dict[Segment, int]:
-        """Device address of each segment."""
-        return {segment: memory.ptr + _FRONT.get(segment, 0) for segment, memory in self._whole.items()}
 
     @property
     def registers(self) -> int:
@@ -127,18 +125,20 @@ class DeviceMemory:
             start = REGISTER_BYTES + tensor.descriptor.offset
             used = max(used, start + tensor.descriptor.span)
             _host_view(image[start:], tensor.descriptor, array.shape)[...] = array
-        self._copy_in(self.registers, image[:used], self.stream)
+        kind = self._runtime.memcpyHostToDevice
+        self._runtime.memcpyAsync(self.registers, self._going.address, used, kind, self.stream.ptr)
         for tensor, array in () if together else arrays.items():
             self.write(tensor.descriptor, array)
 
     def ask(self) -> None:
         """Order the report, and the outputs where they are small, to be copied to where `received` finds them."""
-        self._copy_out(self._coming.bytes, self.report, self._coming.bytes.nbytes)
+        size, kind = self._coming.bytes.nbytes, self._runtime.memcpyDeviceToHost
+        self._runtime.memcpyAsync(self._coming.address, self.report, size, kind, self.stream.ptr)
 
     @property
     def received(self) -> Any:
         """The report as `ask` found it; the stream has been waited for."""
-        return self._coming.bytes[: REPORT.dtype.itemsize].view(REPORT.dtype)[0]
+        return self._received[0]
 
     def outputs(self, shapes: Mapping[Tensor, tuple[int, ...]], *, on_device: bool) -> dict[str, Any]:
         """Copies of the outputs at `shapes`, NumPy or CuPy, after `ask` and a wait."""
@@ -205,8 +205,7 @@ class DeviceMemory:
         return self._cupy.ndarray(tuple(shape), _CARRIER[item], memory, tuple(s * item for s in descriptor.strides))
 
     def _address(self, descriptor: Descriptor) -> int:
-        front = _FRONT.get(descriptor.segment, 0)
-        return int(self._whole[descriptor.segment].ptr) + front + descriptor.offset
+        return self.bases[descriptor.segment] + descriptor.offset
 
 
 class _Pinned:
@@ -216,6 +215,7 @@ class _Pinned:
         self._memory = cupy.cuda.alloc_pinned_memory(size)
         self.bytes: Array = np.frombuffer(self._memory, np.uint8, size)
         self.bytes[...] = 0
+        self.address = self.bytes.ctypes.data
 
 
 def _packed(descriptor: Descriptor, shape: tuple[int, ...]) -> bool:
