@@ -70,9 +70,9 @@ def handlers(only: Collection[str] | None = None) -> str:
         lines.extend(f"        case OP_{row.mnemonic}: {case.replace('?', name)}" for row, name in named)
         lines.extend([f"        default: {otherwise}", "    }", "}"])
 
-    dispatch("DEV_CALL u32 tiles_of(const Work& w)", "return ?Handler::tiles(?Args(w));", "return 0;")
+    dispatch("DEV_CALL u32 tiles_of(const Work& w)", "return ?Handler::tiles(?Args::of(w));", "return 0;")
     dispatch("DEV u32 scratch_of(const Work& w)", "return ?Handler::SCRATCH;", "return 0;")
-    run = "?Handler::run(?Args(w), tile, block); break;"
+    run = "?Handler::run(?Args::of(w), tile, block); break;"
     dispatch("DEV_CALL void run_tile(const Work& w, u32 tile, Block block)", run, "break;")
     return "\n".join([*lines, ""])
 
@@ -163,8 +163,9 @@ def _records() -> Iterator[str]:
 
 def _view(row: Row) -> str:
     name = f"{pascal(row.mnemonic)}Args"
-    lines = [f"// {row.mnemonic}: {row.summary}", f"struct {name} {{", "    const Work& work;"]
-    lines.append(f"    DEV explicit {name}(const Work& decoded) : work(decoded) {{}}")
+    # It lies over the work itself: an object of its own would be in local memory whenever it is passed to a call.
+    lines = [f"// {row.mnemonic}: {row.summary}", f"struct {name} {{", "    Work work;"]
+    lines.append(f"    static DEV const {name}& of(const Work& w) {{ return reinterpret_cast<const {name}&>(w); }}")
     if row.subs:
         lines.append(f"    DEV u32 sub() const {{ return field<{SUB[0]}, {SUB[1]}>(work.word); }}")
     for index, operand in enumerate(row.operands):

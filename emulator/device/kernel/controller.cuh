@@ -111,7 +111,7 @@ struct Controller {
             case DTYPE_I8: bits = *reinterpret_cast<const volatile i8*>(p); break;
             default: bits = *reinterpret_cast<const volatile u8*>(p); break;
         }
-        write_register(shared.scalars, lane, LoadsArgs(w).dst(), bits);
+        write_register(shared.scalars, lane, LoadsArgs::of(w).dst(), bits);
         if (lane == 0) add_release(launch.counters + w.signal, 1);  // a later write to x waits for every block's load
         expect(w, gridDim.x, true);
         return true;
@@ -139,8 +139,8 @@ struct Controller {
                 fail(TRAP_LOOP, w.instruction);
                 return false;
             case OP_ASSERT:
-                if (read_register(m, AssertArgs(w).cond())) return true;
-                fail(TRAP_ASSERT, w.instruction, AssertArgs(w).code());
+                if (read_register(m, AssertArgs::of(w).cond())) return true;
+                fail(TRAP_ASSERT, w.instruction, AssertArgs::of(w).code());
                 return false;
             default: issue(w); return true;
         }

@@ -87,7 +87,7 @@ template <class T> DEV bool compare(u32 sub, T a, T b) {
 
 // Executes ALU; false if it divides by zero.
 DEV bool execute_alu(Scalars& m, const Work& w, u32 lane) {
-    const AluArgs args(w);
+    const AluArgs& args = AluArgs::of(w);
     const u32 dst = args.dst();
     bool by_zero = false;
     i64 result;
@@ -104,13 +104,13 @@ DEV bool execute_alu(Scalars& m, const Work& w, u32 lane) {
 }
 
 DEV void execute_mov(Scalars& m, const Work& w, u32 lane) {
-    const MovArgs args(w);
+    const MovArgs& args = MovArgs::of(w);
     const i64 value = is_float_register(args.dst()) ? __double_as_longlong(scalar_f64(w, 0)) : scalar_i64(w, 0);
     write_register(m, lane, args.dst(), value);
 }
 
 DEV void execute_cmp(Scalars& m, const Work& w, u32 lane) {
-    const CmpArgs args(w);
+    const CmpArgs& args = CmpArgs::of(w);
     const bool floats = w.scalar_is_float[0] || w.scalar_is_float[1];
     const bool result = floats ? compare(args.sub(), scalar_f64(w, 0), scalar_f64(w, 1))
                                : compare(args.sub(), scalar_i64(w, 0), scalar_i64(w, 1));
@@ -119,7 +119,7 @@ DEV void execute_cmp(Scalars& m, const Work& w, u32 lane) {
 
 // Enters a loop or skips its body; false if the count is out of range. `next` is the index to go on at.
 DEV bool execute_loop(Scalars& m, const Work& w, u32 lane, u32& next) {
-    const LoopArgs args(w);
+    const LoopArgs& args = LoopArgs::of(w);
     const i64 count = scalar_i64(w, 0);
     const bool from_register = args.max() != 0;
     if (count < 0 || (from_register && count > args.max())) return false;
@@ -150,7 +150,7 @@ DEV u32 execute_endloop(Scalars& m, u32 lane, u32 next) {
 }
 
 DEV u32 execute_branch(Scalars& m, const Work& w, u32 lane, u32 next) {
-    const BrArgs args(w);
+    const BrArgs& args = BrArgs::of(w);
     const bool taken = args.if_() ? read_register(m, args.if_()) != 0 : args.unless() ? read_register(m, args.unless()) == 0 : true;
     if (!taken) return next;
     __syncwarp();
@@ -163,7 +163,7 @@ DEV u32 execute_call(Scalars& m, const Work& w, u32 lane, u32 next) {
     __syncwarp();
     if (lane == 0) m.calls[m.call_depth++] = next;
     __syncwarp();
-    return CallArgs(w).target();
+    return CallArgs::of(w).target();
 }
 
 DEV u32 execute_ret(Scalars& m, u32 lane) {
