@@ -6,6 +6,7 @@ add up to one file, as long as they are of one commit on one kind of device. Not
 
 from __future__ import annotations
 
+import gc
 import json
 import re
 import time
@@ -92,6 +93,7 @@ def main(
                 click.echo("".join(traceback.format_tb(error.__traceback__)[-2:]))
             continue
         click.echo(" | ".join(speed_table.cells(facts)[0]))
+        gc.collect()  # sessions and graphs hold on to GPU memory
     click.echo("\n" + "\n".join(speed_table.text(results.rows)))
     if failed:
         click.echo(f"not measured: {', '.join(failed)}")

@@ -110,6 +110,7 @@ class Bench:
             optimised = function
             if self.device == "cuda":
                 _prepare_compiler()
+                torch.compiler.reset()  # other rows compile the same functions for other sizes
                 optimised = torch.compile(function, mode=self.compile_mode, dynamic=False, fullgraph=True)
             natives["compiled + CUDA graph"] = self.graph(lambda: optimised(*given))
         return natives

@@ -293,6 +293,45 @@ def test_cupy_and_dlpack_arrays_go_in_and_cupy_comes_out():
     np.testing.assert_array_equal(y.get(), x.get() + 1)
 
 
+def test_a_launch_runs_on_any_stream_and_in_a_graph():
+    """Runs that are only enqueued: state goes on, outputs stay on the device, and a trap is raised when asked for."""
+    import cupy
+
+    session = load("""
+.input i : i32[1]
+.const table : i64[2] = [1, 10]
+.state n : i64[1]
+.scratch step : i64[1]
+.output y : i64[1]
+main:
+    GATHER step, table, i axis=0
+    EW.add n, n, step
+    COPY y, n
+    HALT
+""")
+    first = session.run({"i": np.array([1], np.int32)})
+    launch = session.launch({"i": np.array([0], np.int32)})
+    stream = cupy.cuda.Stream(non_blocking=True)
+    for _ in range(3):
+        launch.enqueue(stream)
+    with stream:
+        stream.begin_capture()
+        launch.enqueue(stream)
+        graph = stream.end_capture()
+    graph.launch(stream)
+    graph.launch(stream)
+    launch.check()
+    assert int(launch.outputs["y"][0]) == 15
+    assert (int(first.state["n"][0]), int(session.state["n"][0])) == (10, 15)
+    with stream:
+        launch.inputs["i"][...] = 2
+        launch.enqueue()
+    with pytest.raises(Trap, match="index 2 is out of range"):
+        launch.check()
+    session.set_state({"n": np.array([15])})  # the trap left it as it happened to be
+    assert int(session.run({"i": np.array([1], np.int32)})["y"][0]) == 25
+
+
 def test_wrong_inputs_are_refused_before_the_launch():
     """A wrong dtype is an InputError that says what to do."""
     with pytest.raises(InputError, match="must be f32"):
