@@ -1,7 +1,8 @@
 """Measure the machine beside native kernels: `python benchmarks/speed.py --rows 'GEMM bf16'`.
 
 Rows are measured one after the other and written as they come, so a run that is cut short, or several runs of parts,
-add up to one file, as long as they are of one commit on one kind of device. Nothing here gates anything.
+add up to one file, as long as they are of one commit on one kind of device: by --missing, or by --merge of several
+files. Nothing here gates anything.
 """
 
 from __future__ import annotations
@@ -11,9 +12,8 @@ import json
 import re
 import time
 import traceback
-from datetime import UTC, datetime
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import click
 import readme_table
@@ -22,9 +22,10 @@ import speed_table
 import torch
 from speed import attention, chains, convolution, decode, matrix, measure, networks, pointwise
 from speed.bench import Bench
+from speed.results import Results
 from speed.row import Row
 
-import dla
+from dla.isa.errors import DlaError
 
 FAMILIES = (chains, matrix, attention, pointwise, convolution, decode, networks)
 """In this order, so that what takes longest (torch.compile) comes last."""
@@ -32,32 +33,27 @@ ROWS: list[Row] = sorted((row for family in FAMILIES for row in family.ROWS), ke
 SUMMARIES = [*matrix.SUMMARIES, *attention.SUMMARIES, *convolution.SUMMARIES]
 
 
-class Results:
-    """The file of results, which grows row by row; what another commit or device measured is not added to."""
+def about(commit: str | None) -> measure.Facts:
+    """Where this process measures."""
+    versions = run.versions() | {"torch": torch.__version__, "cuDNN": str(torch.backends.cudnn.version())}
+    return {"device": run.device(), "host": run.host(), "commit": commit or run.commit(), "versions": versions}
 
-    def __init__(self, path: Path, commit: str) -> None:
-        self.path = path
-        self._facts: dict[str, Any] = {
-            "device": run.device(), "host": run.host(), "commit": commit,
-            "versions": run.versions() | {"torch": torch.__version__, "cuDNN": str(torch.backends.cudnn.version())},
-        }  # fmt: skip
-        self.rows: list[measure.Facts] = []
-        if path.exists():
-            held = json.loads(path.read_text())
-            if all(held[key] == self._facts[key] for key in ("device", "commit")):
-                self.rows = held["speed"]
 
-    def add(self, facts: measure.Facts) -> None:
-        """Put a row in the place of an older one of its name, order all, and write the file."""
-        order = {row.name: place for place, row in enumerate([*ROWS, *SUMMARIES])}
-        kept = [row for row in self.rows if row["name"] != facts["name"] and row["name"] in order]
-        derived = {summary.name for summary in SUMMARIES}
-        kept = [row for row in kept if row["name"] not in derived] + [facts]
-        kept += [found for summary in SUMMARIES if (found := measure.summary(summary, kept)) is not None]
-        self.rows = sorted(kept, key=lambda row: order[row["name"]])
-        self.path.parent.mkdir(parents=True, exist_ok=True)
-        taken = {"taken": datetime.now(UTC).isoformat(timespec="seconds")}
-        self.path.write_text(json.dumps(self._facts | taken | {"speed": self.rows}, indent=1) + "\n")
+def results_for(output: Path | None, facts: measure.Facts) -> Results:
+    """The file for what `facts` is about: `output`, or the one of the device in benchmarks/results/."""
+    stem = re.sub(r"[^a-z0-9]+", "_", facts["device"].lower())
+    return Results(output or readme_table.RESULTS / f"{stem}_speed.json", facts, ROWS, SUMMARIES)
+
+
+def merged(output: Path | None, parts: Sequence[Path]) -> Results:
+    """One file out of several."""
+    held = [json.loads(part.read_text()) for part in parts]
+    results = results_for(output, held[0])
+    for part, facts in zip(parts, held, strict=True):
+        if not results.fits(facts):
+            raise click.ClickException(f"{part} is not of the same commit and device as {parts[0]}")
+        results.add(*facts["speed"])
+    return results
 
 
 @click.command()
@@ -67,33 +63,29 @@ class Results:
 @click.option("--compile-mode", default="max-autotune-no-cudagraphs", show_default=True, help="torch.compile's mode.")
 @click.option("--output", type=click.Path(path_type=Path), help="Write here instead of to benchmarks/results/.")
 @click.option("--seconds", type=float, help="Begin no row after this long.")
+@click.option("--missing", is_flag=True, help="Only rows that the file does not have yet.")
 @click.option("--commit", metavar="NAME", help="The commit that is measured, where git is not there to say.")
+@click.option(
+    "--merge",
+    multiple=True,
+    type=click.Path(path_type=Path, exists=True),
+    metavar="FILE",
+    help="Measure nothing: put the rows of such files together. May be given several times.",
+)
 @click.option("--readme", is_flag=True, help="Write the tables of README.md and the plots from all results, too.")
 def main(
     rows: str, quick: bool, skip_compiled: bool, compile_mode: str, output: Path | None, seconds: float | None,
-    commit: str | None, readme: bool,
+    missing: bool, commit: str | None, merge: tuple[Path, ...], readme: bool,
 ) -> None:  # fmt: skip
     """Measure rows of the speed table, write them as JSON, and print the table."""
-    began = time.perf_counter()
-    bench = Bench(quick=quick, compile_mode=None if skip_compiled else compile_mode)
-    stem = re.sub(r"[^a-z0-9]+", "_", run.device().lower())
-    results = Results(output or readme_table.RESULTS / f"{stem}_speed.json", commit or run.commit())
-    chosen = [row for row in ROWS if re.search(rows, f"{row.family} {row.name}", re.IGNORECASE)]
-    failed = []
-    for row in chosen:
-        if seconds is not None and time.perf_counter() - began > seconds:
-            click.echo(f"no time left for {row.name} and what follows it")
-            break
-        try:
-            results.add(facts := measure.measured(bench, row))
-        except (dla.isa.errors.DlaError, RuntimeError, AssertionError) as error:
-            failed.append(row.name)
-            click.echo(f"{row.name}: {''.join(traceback.format_exception_only(error)).strip()[:300]}")
-            if not isinstance(error, dla.isa.errors.DlaError):
-                click.echo("".join(traceback.format_tb(error.__traceback__)[-2:]))
-            continue
-        click.echo(" | ".join(speed_table.cells(facts)[0]))
-        gc.collect()  # sessions and graphs hold on to GPU memory
+    if merge:
+        results, failed = merged(output, merge), []
+    else:
+        results = results_for(output, about(commit))
+        chosen = [row for row in ROWS if re.search(rows, f"{row.family} {row.name}", re.IGNORECASE)]
+        chosen = [row for row in chosen if not (missing and results.has(row.name))]
+        bench = Bench(quick=quick, compile_mode=None if skip_compiled else compile_mode)
+        failed = measure_rows(bench, chosen, results, seconds)
     click.echo("\n" + "\n".join(speed_table.text(results.rows)))
     if failed:
         click.echo(f"not measured: {', '.join(failed)}")
@@ -101,6 +93,27 @@ def main(
     if readme:
         speed_table.plots(readme_table.RESULTS)
         readme_table.main()
+
+
+def measure_rows(bench: Bench, rows: Sequence[Row], results: Results, seconds: float | None) -> list[str]:
+    """Measure rows and show each as it comes; the names of those that could not be measured."""
+    began = time.perf_counter()
+    failed = []
+    for row in rows:
+        if seconds is not None and time.perf_counter() - began > seconds:
+            click.echo(f"no time left for {row.name} and what follows it")
+            break
+        try:
+            results.add(facts := measure.measured(bench, row))
+        except (DlaError, RuntimeError, AssertionError) as error:
+            failed.append(row.name)
+            click.echo(f"{row.name}: {''.join(traceback.format_exception_only(error)).strip()[:300]}")
+            if not isinstance(error, DlaError):
+                click.echo("".join(traceback.format_tb(error.__traceback__)[-2:]))
+            continue
+        click.echo(" | ".join(speed_table.cells(facts)[0]))
+        gc.collect()  # sessions and graphs hold on to GPU memory
+    return failed
 
 
 if __name__ == "__main__":

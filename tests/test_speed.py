@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import importlib
 import json
 import sys
 from collections.abc import Callable, Iterator
@@ -16,6 +17,8 @@ torch = pytest.importorskip("torch")
 
 ROOT = Path(__file__).parent.parent
 RESULTS = ROOT / "benchmarks" / "results"
+MODULES = ("attention", "bench", "chains", "check", "convolution", "decode", "matrix", "measure", "networks",
+           "pointwise", "results", "row")  # fmt: skip
 
 
 @pytest.fixture(scope="module")
@@ -23,25 +26,8 @@ def speed() -> Iterator[SimpleNamespace]:
     """The modules of benchmarks/speed/, which import each other by that name, and speed_table."""
     sys.path.insert(0, str(ROOT / "benchmarks"))
     try:
-        import speed_table
-        from speed import (
-            attention,
-            bench,
-            chains,
-            check,
-            convolution,
-            decode,
-            matrix,
-            measure,
-            networks,
-            pointwise,
-            row,
-        )
-
-        yield SimpleNamespace(
-            table=speed_table, check=check, attention=attention, bench=bench, chains=chains, convolution=convolution,
-            decode=decode, matrix=matrix, measure=measure, networks=networks, pointwise=pointwise, row=row,
-        )  # fmt: skip
+        modules = {name: importlib.import_module(f"speed.{name}") for name in MODULES}
+        yield SimpleNamespace(table=importlib.import_module("speed_table"), **modules)
     finally:
         sys.path.remove(str(ROOT / "benchmarks"))
 
@@ -190,6 +176,29 @@ def test_a_row_is_a_line_for_each_bar_and_a_wrong_one_is_marked(speed):
     assert lines[-1].endswith("(benchmarks/results/x_speed.svg)")
     assert speed.table.sweeps(rows) == {"GEMM by M": [(2, 4, 2), (4, 8, 4)]}
     assert len(speed.table.text(rows)) == 4
+
+
+def test_parts_of_one_commit_add_up_and_others_do_not(speed, tmp_path):
+    """Rows come in the table's order, replace older ones of their name, and summaries follow."""
+    bar = speed.row.Bar("cuBLAS", 0.9)
+    rows = [speed.row.Row("f", name, lambda bench: None, (bar,)) for name in ("a", "b", "c")]
+    summaries = [speed.row.Summary("f", "all", "", (bar,))]
+    about = {"device": "gpu", "commit": "1", "host": "h"}
+    path = tmp_path / "x_speed.json"
+
+    def results(**other: str) -> Any:
+        return speed.results.Results(path, about | other, rows, summaries)
+
+    judged = {"bars": [{"met": True}]}
+    results().add(facts("c", 1, 2, **judged))
+    results().add(facts("a", 1, 2, bars=[{"met": None}]), facts("gone", 1, 1))
+    results().add(facts("c", 1, 4, **judged))
+    again = results()
+    assert [row["name"] for row in again.rows] == ["a", "c", "all"]
+    assert again.rows[1]["cold_us"]["cuBLAS"] == 4
+    assert again.rows[2]["bars"][0]["reached"] == pytest.approx(8**0.5)
+    assert [again.has(name) for name in "abc"] == [False, False, True]
+    assert results(commit="2").rows == []
 
 
 @pytest.mark.parametrize("path", sorted(RESULTS.glob("*_speed.json")), ids=lambda path: path.stem)
