@@ -37,14 +37,19 @@ _NUMPY = {torch.bfloat16: np.dtype(ml_dtypes.bfloat16)}
 
 @dataclass
 class Bench:
-    """`quick` measures less often; `compile_mode` is torch.compile's, None to leave compiled natives out."""
+    """`quick` measures less often; `compile_mode` is torch.compile's, None to leave compiled natives out.
+
+    `only` names the rows that the machine's kernel has, none for all of them: what the others cost the rest.
+    """
 
     quick: bool = False
     compile_mode: str | None = "max-autotune-no-cudagraphs"
+    only: frozenset[str] = frozenset()
     device: str = "cuda" if torch.cuda.is_available() else "cpu"
 
     def __post_init__(self) -> None:
-        self.machine = dla.Machine("gpu" if self.device == "cuda" else "golden")
+        options = {"only": self.only} if self.only else {}
+        self.machine = dla.Machine("gpu", **options) if self.device == "cuda" else dla.Machine("golden")
         self._seed = 0
         self._stream = torch.cuda.Stream() if self.device == "cuda" else None
         self._flush = torch.empty(FLUSH_BYTES if self.device == "cuda" else 16, dtype=torch.uint8, device=self.device)

@@ -11,14 +11,14 @@ from typing import Any
 from speed.measure import Facts, summary
 from speed.row import Row, Summary
 
-SAME = ("device", "commit")
+SAME = ("device", "commit", "only")
 """What parts must have in common."""
 
 
 class Results:
     """Rows in the order of `rows`, then `summaries` over them, written to `path` whenever one is added.
 
-    `about` says where they come from: device, commit, host, versions. Rows that are in `path` already stay, if they
+    `about` says where they come from: device, commit, host, versions, and `only` where the kernel lacks rows. Rows that are in `path` already stay, if they
     are of the same commit on the same device.
     """
 
@@ -34,7 +34,7 @@ class Results:
 
     def fits(self, other: Facts) -> bool:
         """Whether another file's rows belong with these."""
-        return all(other[key] == self._about[key] for key in SAME)
+        return all(other.get(key) == self._about.get(key) for key in SAME)
 
     def has(self, name: str) -> bool:
         """Whether the row called `name` has been measured, with all that its bars are against."""
