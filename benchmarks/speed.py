@@ -33,10 +33,11 @@ ROWS: list[Row] = sorted((row for family in FAMILIES for row in family.ROWS), ke
 SUMMARIES = [*matrix.SUMMARIES, *attention.SUMMARIES, *convolution.SUMMARIES]
 
 
-def about(commit: str | None) -> measure.Facts:
+def about(commit: str | None, only: frozenset[str]) -> measure.Facts:
     """Where this process measures."""
     versions = run.versions() | {"torch": torch.__version__, "cuDNN": str(torch.backends.cudnn.version())}
-    return {"device": run.device(), "host": run.host(), "commit": commit or run.commit(), "versions": versions}
+    facts = {"device": run.device(), "host": run.host(), "commit": commit or run.commit(), "versions": versions}
+    return facts | ({"only": sorted(only)} if only else {})
 
 
 def results_for(output: Path | None, facts: measure.Facts) -> Results:
@@ -65,6 +66,7 @@ def merged(output: Path | None, parts: Sequence[Path]) -> Results:
 @click.option("--seconds", type=float, help="Begin no row after this long.")
 @click.option("--missing", is_flag=True, help="Only rows that the file does not have yet.")
 @click.option("--commit", metavar="NAME", help="The commit that is measured, where git is not there to say.")
+@click.option("--opcodes", default="", metavar="LIST", help="A kernel of these instructions only: GEMM,COPY.")
 @click.option(
     "--merge",
     multiple=True,
@@ -75,16 +77,19 @@ def merged(output: Path | None, parts: Sequence[Path]) -> Results:
 @click.option("--readme", is_flag=True, help="Write the tables of README.md and the plots from all results, too.")
 def main(
     rows: str, quick: bool, skip_compiled: bool, compile_mode: str, output: Path | None, seconds: float | None,
-    missing: bool, commit: str | None, merge: tuple[Path, ...], readme: bool,
+    missing: bool, commit: str | None, opcodes: str, merge: tuple[Path, ...], readme: bool,
 ) -> None:  # fmt: skip
     """Measure rows of the speed table, write them as JSON, and print the table."""
+    only = frozenset(filter(None, opcodes.split(",")))
+    if only and output is None:
+        raise click.UsageError("--opcodes needs --output: the file of the whole machine is another one")
     if merge:
         results, failed = merged(output, merge), []
     else:
-        results = results_for(output, about(commit))
+        results = results_for(output, about(commit, only))
         chosen = [row for row in ROWS if re.search(rows, f"{row.family} {row.name}", re.IGNORECASE)]
         chosen = [row for row in chosen if not (missing and results.has(row.name))]
-        bench = Bench(quick=quick, compile_mode=None if skip_compiled else compile_mode)
+        bench = Bench(quick=quick, compile_mode=None if skip_compiled else compile_mode, only=only)
         failed = measure_rows(bench, chosen, results, seconds)
     click.echo("\n" + "\n".join(speed_table.text(results.rows)))
     if failed:

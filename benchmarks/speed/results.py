@@ -18,8 +18,8 @@ SAME = ("device", "commit", "only")
 class Results:
     """Rows in the order of `rows`, then `summaries` over them, written to `path` whenever one is added.
 
-    `about` says where they come from: device, commit, host, versions, and `only` where the kernel lacks rows. Rows that are in `path` already stay, if they
-    are of the same commit on the same device.
+    `about` says where they come from: device, commit, host, versions, and `only` where the kernel lacks rows. Rows that
+    are in `path` already stay, if all of SAME is.
     """
 
     def __init__(self, path: Path, about: Facts, rows: Sequence[Row], summaries: Sequence[Summary]) -> None:
