@@ -6,6 +6,8 @@ One text, because CuPy's compile cache keys on the source text only and would no
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
 
@@ -22,6 +24,8 @@ _GENERATED = {
     "activate.cuh": generate.activate,
 }
 
+_REPLACED: dict[str, str] = {}
+
 
 @cache
 def source(only: frozenset[str] | None = None) -> str:
@@ -32,13 +36,25 @@ def source(only: frozenset[str] | None = None) -> str:
     return _flatten("machine.cu", set(), only)
 
 
+@contextmanager
+def replacing(files: Mapping[str, str]) -> Iterator[None]:
+    """Within, `files` (texts by name) stand in for the kernel's own: so the tests put another machine under it."""
+    _REPLACED.update(files)
+    try:
+        yield
+    finally:
+        _REPLACED.clear()
+
+
 def _flatten(name: str, seen: set[str], only: frozenset[str] | None) -> str:
     """The text of `name` with its includes in place, each once."""
     if name in seen:
         return ""
     seen.add(name)
     generated = _GENERATED.get(name)
-    if name == "handlers.cuh":
+    if name in _REPLACED:
+        text = _REPLACED[name]
+    elif name == "handlers.cuh":
         text = generate.handlers(only)
     else:
         text = generated() if generated else (KERNEL_FOLDER / name).read_text()

@@ -1,0 +1,186 @@
+"""The device machine without a GPU: the kernel's own source, compiled by g++, with fibers for threads.
+
+What CUDA gives the kernel (threads, warps, barriers, shared memory) is in on_cpu/cuda.h; what the machine asks of the
+hardware by inline assembly (ptx.cuh, wgmma.cuh) is written out there. Asynchronous copies land late and in a random
+order, warps take turns in a random order: what misses a wait gives wrong results here, too. Speed is not the point.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import fcntl
+import hashlib
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Mapping
+from functools import cache
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+
+from dla.emulator.binding import bind, bind_state
+from dla.emulator.device import plan, source
+from dla.emulator.device.generate import TRAP_CODES
+from dla.emulator.device.layout import COUNTERS, LAUNCH, PROBE, REPORT
+from dla.emulator.device.paths import Target
+from dla.emulator.device.paths.tensor_map import TensorMap
+from dla.isa import weights
+from dla.isa.descriptor import Segment
+from dla.isa.dtypes import Array
+from dla.isa.errors import Trap
+from dla.isa.program import Program
+
+COMPILER = shutil.which("g++")
+BLOCKS = 3
+_FOLDER = Path(__file__).parent / "on_cpu"
+_OPTIONS = ("-std=c++17", "-O1", "-fPIC", "-shared", "-fno-strict-aliasing", "-mfma", "-mf16c", "-w")
+_SPARE = 4096
+_CATEGORIES = {code: name for name, code in TRAP_CODES.items()}
+_MAP = np.dtype(
+    [
+        ("address", "<u8"), ("dims", "<u8", 5), ("strides", "<u8", 5), ("box", "<u4", 5), ("rank", "<u4"),
+        ("item", "<u4"), ("swizzle", "<u4"), ("im2col", "<u4"), ("lower", "<i4", 3), ("upper", "<i4", 3),
+        ("traversal", "<u4", 5), ("pixels", "<u4"), ("channels", "<u4"),
+    ],
+    align=True,
+)  # fmt: skip
+"""HostMap of on_cpu/ptx.cuh: what stands for a CUtensorMap."""
+
+
+@cache
+def library(*, hopper: bool, checked: bool = False) -> ctypes.CDLL:
+    """The kernel for the CPU, compiled once for all processes. `hopper`: with the hot paths."""
+    text = _text(hopper=hopper, checked=checked)
+    folder = Path(tempfile.gettempdir()) / f"dla-on-cpu-{hashlib.sha256(text.encode()).hexdigest()[:20]}"
+    folder.mkdir(exist_ok=True)
+    built = folder / "machine.so"
+    with (folder / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not built.exists():
+            (folder / "machine.cpp").write_text(text)
+            command = [str(COMPILER), *_OPTIONS, "machine.cpp", "-o", "unfinished.so"]
+            done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
+            assert done.returncode == 0, done.stderr[:4000]
+            (folder / "unfinished.so").rename(built)
+    return ctypes.CDLL(str(built))
+
+
+def _text(*, hopper: bool, checked: bool) -> str:
+    """One C++ text: CUDA's language, the kernel with its assembly replaced, and the scheduler."""
+    replaced = {path.name: path.read_text() for path in _FOLDER.glob("*.cuh")}
+    with source.replacing(replaced):
+        kernel = source.source.__wrapped__()
+    kernel = kernel.replace("extern __shared__ __align__(1024) char shared_memory[];", "")
+    macros = ["#define __CUDA_ARCH__ 900"]
+    macros += ["#define __CUDA_ARCH_FEAT_SM90_ALL 1"] * hopper + ["#define DLA_CHECKED 1"] * checked
+    parts = [(_FOLDER / "cuda.h").read_text(), *macros, kernel, (_FOLDER / "scheduler.cpp").read_text()]
+    return "\n".join(parts)
+
+
+class CpuSession:
+    """A program on the emulated device, with the methods of a DeviceSession that the tests use."""
+
+    def __init__(self, program: Program, *, hopper: bool, checked: bool = False, seed: int = 0) -> None:
+        self.program = program
+        self.seed = seed
+        self.timeout_ns = 10**9
+        self.expected_base = 0
+        self._library = library(hopper=hopper, checked=checked)
+        self._kept: list[Array] = []
+        self._segments = {s: self._room(program.segment_bytes.get(s, 0) + _SPARE) for s in Segment}
+        bases = {segment: memory.ctypes.data for segment, memory in self._segments.items()}
+        for block in weights.blocks(program):
+            data = np.ascontiguousarray(block.data).reshape(-1).view(np.uint8)
+            self._segments[Segment.CONST][block.offset : block.offset + data.size] = data
+        self.plan = plan.build(program, bases, Target(BLOCKS, hopper=hopper))
+        self._launch = np.zeros((), LAUNCH.dtype)
+        maps = self._room(max(1, len(self.plan.maps)) * 128)
+        for index, tensor_map in enumerate(self.plan.maps):
+            maps[index * 128 : index * 128 + 8].view(np.uint64)[0] = self._copied(_encoded(tensor_map)).ctypes.data
+        self._counters = np.zeros(COUNTERS + 1, np.uint32)
+        self._abort = np.zeros(1, np.uint32)
+        self._report = np.zeros(1, REPORT.dtype)
+        self._probes = np.zeros(max(1, len(self.plan.probes)), PROBE.dtype)
+        self._registers = np.zeros(32, np.int64)
+        tables = {
+            "images": self._copied(self.plan.images), "image_places": self._copied(self.plan.image_places),
+            "maps": maps, "workspace": self._room(self.plan.workspace_bytes + 16), "counters": self._counters,
+            "abort": self._abort, "report": self._report, "probes": self._probes,
+            "initial_registers": self._registers,
+        }  # fmt: skip
+        for name, table in tables.items():
+            self._launch[name] = table.ctypes.data
+            self._kept.append(table)
+        self._launch["instructions"], self._launch["world"] = len(program.instructions), 1
+        assert self._library.run_prepare(ctypes.c_void_p(self._launch.ctypes.data), BLOCKS) == 0
+
+    def set_state(self, values: Mapping[str, Any]) -> None:
+        """Overwrite the named state tensors."""
+        for name, array in bind_state(self.program, values).items():
+            self._write(name, array)
+
+    def run(self, inputs: Mapping[str, Any], dims: Mapping[str, int] | None = None) -> Any:
+        """One launch; outputs and state at their bounds. Raises Trap."""
+        bound = bind(self.program, inputs, dims)
+        for name, array in bound.arrays.items():
+            self._write(name, array)
+        self._registers[:] = 0
+        for symbol in self.program.dims:
+            self._registers[symbol.register] = bound.dims[symbol.name]
+        self._launch["expected_base"], self._launch["timeout_ns"] = self.expected_base, self.timeout_ns
+        status = self._library.run_machine(ctypes.c_void_p(self._launch.ctypes.data), BLOCKS, self.seed)
+        assert status == 0, "the emulated device says above what is wrong"
+        report = self._report[0].copy()
+        self._report[:] = np.zeros(1, REPORT.dtype)
+        self._abort[:] = 0
+        if report["claimed"]:
+            self._counters[:] = 0
+            raise Trap(_CATEGORIES[int(report["category"])], "on the CPU", instruction=int(report["instruction"]))
+        assert not self._counters.any(), "the last block out zeroes the counters"
+        read = {s: {t.name: self._read(t.name) for t in self.program.in_segment(s)} for s in Segment}
+        return SimpleNamespace(outputs=read[Segment.OUTPUT], state=read[Segment.STATE])
+
+    def _write(self, name: str, array: Any) -> None:
+        descriptor = self.program.by_name[name].descriptor
+        self._tensor(name)[tuple(slice(0, n) for n in array.shape)] = np.asarray(array)
+        assert len(array.shape) == descriptor.rank
+
+    def _read(self, name: str) -> Array:
+        return self._tensor(name).copy()
+
+    def _tensor(self, name: str) -> Array:
+        d = self.program.by_name[name].descriptor
+        size = int(np.prod(d.bounds)) * d.dtype.itemsize
+        return self._segments[d.segment][d.offset : d.offset + size].view(d.dtype.numpy).reshape(d.bounds)
+
+    def _room(self, size: int) -> Array:
+        """Zeroed bytes at an address that is a multiple of 1024."""
+        memory = np.zeros(size + 1024, np.uint8)
+        self._kept.append(memory)
+        start = -memory.ctypes.data % 1024
+        return memory[start : start + size]
+
+    def _copied(self, table: Array) -> Array:
+        data = np.ascontiguousarray(table).reshape(-1).view(np.uint8)
+        room = self._room(data.size + 16)
+        room[: data.size] = data
+        return room
+
+
+def _encoded(tensor_map: TensorMap) -> Array:
+    """A HostMap."""
+    record, rank = np.zeros(1, _MAP), len(tensor_map.dims)
+    entry = record[0]
+    item = tensor_map.dtype.itemsize
+    entry["address"], entry["rank"], entry["item"], entry["swizzle"] = (
+        tensor_map.address,
+        rank,
+        item,
+        tensor_map.swizzle,
+    )
+    entry["dims"][:rank], entry["strides"][:rank] = tensor_map.dims, (item, *tensor_map.strides)[:rank]
+    entry["box"][:rank] = tensor_map.box
+    return record

@@ -1,0 +1,193 @@
+// CUDA's language and built-in functions for a C++ compiler: threads are fibers, and a block's shared memory is an array.
+#include <cmath>
+#include <cstdint>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <vector>
+using std::isfinite;
+using std::isinf;
+using std::isnan;
+using std::signbit;
+
+#define __device__
+#define __host__
+#define __forceinline__ inline
+#define __noinline__ __attribute__((noinline))
+#define __align__(n) alignas(n)
+#define __constant__ static const
+#define __global__
+#define __launch_bounds__(...)
+#define __cluster_dims__(...)
+#define __grid_constant__
+
+struct uint4 { unsigned x, y, z, w; };
+struct uint2 { unsigned x, y; };
+struct int2 { int x, y; };
+struct alignas(16) float4 { float x, y, z, w; };
+struct alignas(8) float2 { float x, y; };
+inline uint4 make_uint4(unsigned a, unsigned b, unsigned c, unsigned d) { return {a, b, c, d}; }
+inline uint2 make_uint2(unsigned a, unsigned b) { return {a, b}; }
+inline int2 make_int2(int a, int b) { return {a, b}; }
+inline float4 make_float4(float a, float b, float c, float d) { return {a, b, c, d}; }
+inline float2 make_float2(float a, float b) { return {a, b}; }
+
+inline float __uint_as_float(unsigned u) { float f; memcpy(&f, &u, 4); return f; }
+inline unsigned __float_as_uint(float f) { unsigned u; memcpy(&u, &f, 4); return u; }
+inline int __float_as_int(float f) { int u; memcpy(&u, &f, 4); return u; }
+inline float __int_as_float(int u) { float f; memcpy(&f, &u, 4); return f; }
+inline double __longlong_as_double(long long v) { double d; memcpy(&d, &v, 8); return d; }
+inline long long __double_as_longlong(double d) { long long v; memcpy(&v, &d, 8); return v; }
+inline int __popc(unsigned v) { return __builtin_popcount(v); }
+inline int __ffs(unsigned v) { return __builtin_ffs(v); }
+inline int __clz(unsigned v) { return v ? __builtin_clz(v) : 32; }
+inline int __clzll(unsigned long long v) { return v ? __builtin_clzll(v) : 64; }
+inline unsigned __brev(unsigned v) { unsigned r = 0; for (int i = 0; i < 32; ++i) r |= (v >> i & 1) << (31 - i); return r; }
+inline unsigned __umulhi(unsigned a, unsigned b) { return (unsigned)((unsigned long long)a * b >> 32); }
+inline unsigned long long __umul64hi(unsigned long long a, unsigned long long b) { return (unsigned long long)((unsigned __int128)a * b >> 64); }
+template <class T> inline T __ldg(const T* p) { return *p; }
+template <class T> inline T __ldcg(const T* p) { return *p; }
+template <class T> inline T __ldcs(const T* p) { return *p; }
+template <class T> inline void __stcs(T* p, T v) { *p = v; }
+template <class T> inline void __stcg(T* p, T v) { *p = v; }
+inline float __double2float_rz(double v) { float f = (float)v; if (std::fabs((double)f) > std::fabs(v)) f = std::nextafterf(f, 0.0f); return f; }
+inline double __dmul_rn(double a, double b) { return a * b; }
+inline double __dadd_rn(double a, double b) { return a + b; }
+inline float __fmul_rn(float a, float b) { return a * b; }
+inline float __fadd_rn(float a, float b) { return a + b; }
+inline float __fsub_rn(float a, float b) { return a - b; }
+inline float __fdiv_rn(float a, float b) { return a / b; }
+inline float __fdividef(float a, float b) { return a / b; }
+inline float __frcp_rn(float a) { return 1.0f / a; }
+inline float __frsqrt_rn(float a) { return 1.0f / std::sqrt(a); }
+inline float __fsqrt_rn(float a) { return std::sqrt(a); }
+inline float rsqrtf(float x) { return 1.0f / std::sqrt(x); }
+inline float __expf(float x) { return std::exp(x); }
+inline float __logf(float x) { return std::log(x); }
+inline int min(int a, int b) { return a < b ? a : b; }
+inline unsigned min(unsigned a, unsigned b) { return a < b ? a : b; }
+inline unsigned min(unsigned a, int b) { return a < (unsigned)b ? a : b; }
+inline unsigned min(int a, unsigned b) { return (unsigned)a < b ? a : b; }
+inline long long min(long long a, long long b) { return a < b ? a : b; }
+inline unsigned long long min(unsigned long long a, unsigned long long b) { return a < b ? a : b; }
+inline int max(int a, int b) { return a > b ? a : b; }
+inline unsigned max(unsigned a, unsigned b) { return a > b ? a : b; }
+inline unsigned max(unsigned a, int b) { return a > (unsigned)b ? a : b; }
+inline unsigned max(int a, unsigned b) { return (unsigned)a > b ? a : b; }
+inline long long max(long long a, long long b) { return a > b ? a : b; }
+inline unsigned long long max(unsigned long long a, unsigned long long b) { return a > b ? a : b; }
+
+// ---- fibers ----
+
+struct Dim3 { unsigned x, y, z; };
+static Dim3 threadIdx, blockIdx, gridDim, blockDim;
+
+struct NamedBarrier { unsigned count = 0, generation = 0, wanted = 0; };
+struct WarpState { unsigned count = 0, generation = 0; unsigned long long values[32]; unsigned words[32][8]; };
+struct BlockState {
+    char* shared;
+    NamedBarrier named[16];
+    WarpState warps[16];
+};
+struct Fiber {
+    void* stack_pointer;
+    unsigned thread, block;
+    bool done;
+    const char* where;  // what it waits for, for the message about a deadlock
+};
+static std::vector<Fiber> fibers_;
+static std::vector<BlockState> blocks_;
+static unsigned current_;
+static void* scheduler_stack_;
+static unsigned long long progress_;  // counts everything that changes what others wait for
+
+extern "C" void switch_stack(void** save, void* load);
+asm(R"(
+.text
+.globl switch_stack
+.type switch_stack,@function
+switch_stack:
+    pushq %rbp
+    pushq %rbx
+    pushq %r12
+    pushq %r13
+    pushq %r14
+    pushq %r15
+    movq %rsp, (%rdi)
+    movq %rsi, %rsp
+    popq %r15
+    popq %r14
+    popq %r13
+    popq %r12
+    popq %rbx
+    popq %rbp
+    ret
+)");
+
+static BlockState& block_() { return blocks_[fibers_[current_].block]; }
+#define shared_memory (block_().shared)
+static void yield_(const char* where) {
+    fibers_[current_].where = where;
+    switch_stack(&fibers_[current_].stack_pointer, scheduler_stack_);
+}
+[[noreturn]] static void broken(const char* what) {
+    fprintf(stderr, "device on CPU: %s (block %u, thread %u)\n", what, blockIdx.x, threadIdx.x);
+    fflush(stderr);
+    abort();
+}
+static unsigned lane_() { return threadIdx.x % 32; }
+static WarpState& warp_() { return block_().warps[threadIdx.x / 32]; }
+static void named_(unsigned id, unsigned threads, bool waits) {
+    NamedBarrier& b = block_().named[id];
+    if (b.count && b.wanted != threads) broken("a barrier with two counts");
+    b.wanted = threads;
+    const unsigned generation = b.generation;
+    ++progress_;
+    if (++b.count == threads) {
+        b.count = 0;
+        ++b.generation;
+    } else if (waits) {
+        while (b.generation == generation) yield_("a named barrier");
+    }
+}
+static void warp_barrier() {
+    WarpState& w = warp_();
+    const unsigned generation = w.generation;
+    ++progress_;
+    if (++w.count == 32) {
+        w.count = 0;
+        ++w.generation;
+    } else {
+        while (w.generation == generation) yield_("its warp");
+    }
+}
+template <class T> T shuffle_(T v, unsigned from) {
+    unsigned long long bits = 0;
+    memcpy(&bits, &v, sizeof v);
+    WarpState& w = warp_();
+    w.values[lane_()] = bits;
+    warp_barrier();
+    bits = w.values[from % 32];
+    warp_barrier();
+    T r;
+    memcpy(&r, &bits, sizeof r);
+    return r;
+}
+template <class T> T __shfl_sync(unsigned, T v, int from, int width = 32) { return shuffle_(v, (lane_() & ~(width - 1)) | (from & (width - 1))); }
+template <class T> T __shfl_xor_sync(unsigned, T v, int m, int = 32) { return shuffle_(v, lane_() ^ m); }
+template <class T> T __shfl_down_sync(unsigned, T v, int d, int = 32) { return shuffle_(v, lane_() + d < 32 ? lane_() + d : lane_()); }
+template <class T> T __shfl_up_sync(unsigned, T v, int d, int = 32) { return shuffle_(v, lane_() >= (unsigned)d ? lane_() - d : lane_()); }
+inline unsigned __ballot_sync(unsigned, bool p) {
+    WarpState& w = warp_();
+    w.values[lane_()] = p;
+    warp_barrier();
+    unsigned r = 0;
+    for (int i = 0; i < 32; ++i) r |= (unsigned)w.values[i] << i;
+    warp_barrier();
+    return r;
+}
+inline bool __all_sync(unsigned m, bool p) { return __ballot_sync(m, p) == 0xffffffffu; }
+inline bool __any_sync(unsigned m, bool p) { return __ballot_sync(m, p) != 0; }
+inline void __syncwarp(unsigned = 0) { warp_barrier(); }
+inline void __syncthreads() { named_(0, blockDim.x, true); }
+inline unsigned __activemask() { return 0xffffffffu; }

@@ -1,0 +1,86 @@
+// ---- the scheduler: one thread runs all fibers of all blocks in turn ----
+static u64 random_ = 1;
+static u32 draw() { random_ = random_ * 6364136223846793005ull + 1442695040888963407ull; return static_cast<u32>(random_ >> 33); }
+static Launch launch_;
+static void (*kernel_)(const Launch);
+static void body() {
+    kernel_(launch_);
+    fibers_[current_].done = true;
+    yield_("nothing");
+}
+static void land_some() {
+    while (!in_flight_.empty() && draw() % 4) {
+        const u32 i = draw() % in_flight_.size();
+        auto f = std::move(in_flight_[i]);
+        in_flight_[i] = std::move(in_flight_.back());
+        in_flight_.pop_back();
+        f();
+    }
+}
+static int run_kernel(void (*kernel)(const Launch), const Launch& launch, u32 blocks, u32 threads, u32 seed) {
+    constexpr u64 STACK = 256 * 1024;
+    static std::vector<char> stacks, memory;
+    kernel_ = kernel;
+    launch_ = launch;
+    random_ = seed * 2654435761ull + 12345;
+    stacks.resize(STACK * blocks * threads);
+    memory.assign(blocks * 262144ull + 1024, 0x5a);
+    char* base = reinterpret_cast<char*>((reinterpret_cast<u64>(memory.data()) + 1023) / 1024 * 1024);
+    blocks_.assign(blocks, BlockState());
+    for (u32 b = 0; b < blocks; ++b) blocks_[b].shared = base + b * 262144ull;
+    fibers_.assign(blocks * threads, Fiber());
+    copies_.assign(fibers_.size(), Groups());
+    bulk_.assign(fibers_.size(), Groups());
+    gridDim = {blocks, 1, 1};
+    blockDim = {threads, 1, 1};
+    for (u32 i = 0; i < fibers_.size(); ++i) {
+        char* top = stacks.data() + (i + 1) * STACK;
+        top = reinterpret_cast<char*>(reinterpret_cast<u64>(top) / 64 * 64 - 64);
+        void** frame = reinterpret_cast<void**>(top);
+        *--frame = nullptr;  // return address of `body`, which never returns; keeps the stack aligned
+        *--frame = reinterpret_cast<void*>(body);
+        for (u32 r = 0; r < 6; ++r) *--frame = nullptr;
+        fibers_[i] = {frame, i % threads, i / threads, false, "the start"};
+    }
+    // Warps take turns in a random order, each for as long as it gets; progress is anything that another could see.
+    const u32 warps = (blocks * threads + 31) / 32;
+    u32 left = fibers_.size();
+    u64 seen = 0, idle = 0;
+    while (left) {
+        land_some();
+        clock_ += 1;
+        const u32 offset = draw() % warps;
+        for (u32 n = 0; n < warps; ++n) {
+            const u32 warp = (n + offset) % warps;
+            for (u32 t = warp * 32; t < (warp + 1) * 32 && t < fibers_.size(); ++t) {
+                Fiber& f = fibers_[t];
+                if (f.done) continue;
+                current_ = t;
+                threadIdx.x = f.thread;
+                blockIdx.x = f.block;
+                switch_stack(&scheduler_stack_, f.stack_pointer);
+                if (f.done) { --left; ++progress_; }
+            }
+        }
+        if (progress_ == seen && in_flight_.empty()) {
+            if (++idle > 2000) {
+                if (!*launch.abort) {  // nothing will ever happen: let the clock run until somebody's wait times out
+                    clock_ += launch.timeout_ns;
+                }
+                if (idle > 20000) {
+                    fprintf(stderr, "device on CPU: deadlock\n");
+                    for (u32 t = 0; t < fibers_.size(); t += 32)
+                        if (!fibers_[t].done) fprintf(stderr, "  block %u warp %u waits for %s\n", fibers_[t].block, fibers_[t].thread / 32, fibers_[t].where);
+                    return 1;
+                }
+            }
+        } else {
+            idle = 0;
+        }
+        seen = progress_;
+    }
+    if (!in_flight_.empty()) { fprintf(stderr, "device on CPU: a block ended before its copies\n"); return 2; }
+    return 0;
+}
+extern "C" int run_prepare(const Launch* launch, u32 blocks) { return run_kernel(dla_prepare, *launch, blocks, WARP, 1); }
+extern "C" int run_machine(const Launch* launch, u32 blocks, u32 seed) { return run_kernel(dla_machine, *launch, blocks, BLOCK_THREADS, seed); }

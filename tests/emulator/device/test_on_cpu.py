@@ -1,0 +1,95 @@
+"""The kernel itself where there is no GPU: every row on the emulated device, with and without the hot paths."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from dla.assembler import assemble
+from dla.isa.errors import Trap
+from dla.isa.table import Role, Row
+from dla.tests.emulator.device import cpu_machine
+from dla.tests.emulator.device.cpu_machine import CpuSession
+from dla.tests.emulator.device.random_batch import Batch
+from dla.tests.emulator.device.random_instructions import draft
+from dla.tests.emulator.device.test_differential import TENSOR_ROWS, describe, report, run, violations
+
+pytestmark = pytest.mark.skipif(cpu_machine.COMPILER is None, reason="no g++, which compiles the kernel for the CPU")
+
+BUILDS = pytest.mark.parametrize("hopper", [False, True], ids=["portable", "hopper"])
+
+
+def batch(row: Row, each: int) -> Batch:
+    """`each` random instructions of every sub-operation and type of `row`; the same every time."""
+    rng = np.random.default_rng(row.opcode)
+    made = Batch(rng)
+    for sub in [s.name for s in row.subs] or [""]:
+        for dtype in row.operand_dtypes((row.inputs or row.outputs)[0]):
+            for _ in range(each):
+                drawn = draft(rng, row, sub, dtype)
+                if drawn is not None:
+                    made.add(drawn)
+    return made
+
+
+@BUILDS
+@pytest.mark.parametrize("row", TENSOR_ROWS, ids=lambda row: row.mnemonic)
+def test_every_row_stays_within_its_bound(row, hopper):
+    """Whatever order warps and copies come in: results lie within the row's bound, and are the same bits."""
+    made = batch(row, 1)
+    session = CpuSession(made.program(), hopper=hopper, seed=1)
+    first = run(session, made)
+    found = violations(made, first)
+    assert not found, report(found)
+    session.seed = 2
+    second = run(session, made)
+    for instruction in made.instructions:
+        for spec, d in zip(instruction.row.operands, instruction.operands, strict=True):
+            if d is not None and spec.role is Role.OUT:
+                same = made.seen(d, first).tobytes() == made.seen(d, second).tobytes()
+                assert same, f"two runs differ: {describe(instruction)}"
+
+
+CHAIN = """
+.output y : f32[{n}]
+.state  z : f32[{n}]
+.scratch a : f32[{n}]
+main:
+    FILL y, 1.0
+    LOOP s1, 5
+    EW.add a, y, y
+    EW.add y, a, z
+    ENDLOOP
+    COPY z, y
+    HALT
+"""
+
+
+@BUILDS
+@pytest.mark.parametrize("n", [5, 3000, 20000])
+def test_dependent_instructions_are_ordered_within_and_across_blocks(n, hopper):
+    """A loop in which each instruction needs the one before, on one block and on all."""
+    session = CpuSession(assemble(CHAIN.format(n=n)), hopper=hopper)
+    for seed, expected in enumerate((32.0, 32.0 + 31 * 32.0)):
+        session.seed = seed
+        np.testing.assert_array_equal(session.run({}).outputs["y"], np.full(n, expected, np.float32))
+
+
+def test_a_counter_that_never_arrives_ends_the_run():
+    """Every wait ends, and the next run is right."""
+    session = CpuSession(assemble(CHAIN.format(n=20000)), hopper=True)
+    session.expected_base = 1
+    with pytest.raises(Trap) as raised:
+        session.run({})
+    assert raised.value.category == "timeout"
+    session.expected_base = 0
+    session.set_state({"z": np.zeros(20000, np.float32)})
+    np.testing.assert_array_equal(session.run({}).outputs["y"], np.full(20000, 32.0, np.float32))
+
+
+def test_a_trap_in_the_middle_ends_the_run():
+    """A scalar trap while the workers of some blocks are busy, and others have not begun."""
+    text = CHAIN.format(n=20000).replace("    COPY z, y", "    ALU.div s2, s1, 0\n    COPY z, y")
+    with pytest.raises(Trap) as raised:
+        CpuSession(assemble(text), hopper=True).run({})
+    assert raised.value.category == "arithmetic"
