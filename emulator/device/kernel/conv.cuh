@@ -1,54 +1,9 @@
 // CONV: convolution as a matrix product whose rows are output positions and whose depth is (kernel position, channel).
 // The rows of x are gathered while they are loaded; nothing is unfolded in memory, and gaps are zeros that no memory
-// holds. Small groups are computed directly.
+// holds. Small groups are computed directly; kernels of single channels, and few channels, have ways of their own.
 #pragma once
-#include "epilogue.cuh"
-#include "views.cuh"
-
-// The geometry of one CONV; a one-dimensional one has a first spatial axis of size 1.
-struct ConvShape {
-    u32 spatial;  // axes
-    u32 groups, channels, outputs;  // channels and outputs: of one group
-    i32 kernel[2], size[2], positions[2], stride[2], dilation[2], pad[2];
-    i32 pitch[2];  // distance of neighbours of x: gap + 1
-    u32 rows;   // output positions, over all samples
-    u32 depth;  // terms of one output
-
-    DEV explicit ConvShape(const ConvArgs& args) {
-        const Tensor& out = args.out();
-        const Tensor& x = args.x();
-        const Tensor& w = args.w();
-        spatial = x.rank - 2;
-        groups = args.groups();
-        channels = w.dims[w.rank - 1];
-        outputs = w.dims[0] / groups;
-        rows = out.dims[0];
-        depth = channels;
-#pragma unroll
-        for (u32 i = 0; i < 2; ++i) {
-            const bool there = i + spatial >= 2;
-            const u32 axis = there ? i + spatial - 1 : 0;
-            kernel[i] = there ? w.dims[axis] : 1;
-            size[i] = there ? x.dims[axis] : 1;
-            positions[i] = there ? out.dims[axis] : 1;
-            stride[i] = args.strides(i);
-            dilation[i] = args.dilations(i);
-            pad[i] = args.pads(i);
-            pitch[i] = args.gaps(i) + 1;
-            rows *= positions[i];
-            depth *= kernel[i];
-        }
-    }
-    DEV bool has_gaps() const { return pitch[0] > 1 || pitch[1] > 1; }
-    // The element of x that lies at `at` along an axis that may have gaps; negative in a gap and in front of x.
-    DEV i32 behind_gaps(u32 axis, i32 at) const {
-        if (pitch[axis] == 1) return at;
-        const i32 place = at / pitch[axis];
-        return at >= 0 && place * pitch[axis] == at ? place : -1;
-    }
-    // Groups that would fill only a sliver of a tensor-core tile.
-    DEV bool direct() const { return groups > 1 && (outputs < 16 || depth < 16); }
-};
+#include "conv_depthwise.cuh"
+#include "conv_narrow.cuh"
 
 // One chunk of a window that starts at (top, left) of the image at `offset`: the elements from depth `at` on. The image is
 // a sample of x or, whole, the kernel of one output. For any strides and channels; a call, because it is slow and large.
@@ -201,14 +156,27 @@ struct ConvHandler {
     static constexpr u32 SCRATCH = SCRATCH_BYTES;
     static DEV u32 tiles(const ConvArgs& args) {
         const ConvShape s(args);
+        if (Depthwise::applies(args, s)) return Depthwise(s).tiles(s);
         if (s.direct()) return elementwise_tiles(args.out().elements());
+        if (Narrow::applies(args, s)) return Narrow(s).tiles(s);
         return Tiling::choose(args.x().dtype, s.groups, s.rows, s.outputs, TallTile<Bf16>::COLUMNS).tiles;
     }
 
     static DEV_CALL void run(const ConvArgs& args, u32 tile, const Block& block) {
         const ConvShape s(args);
+        const bool half = args.x().dtype == DTYPE_F16;
+        if (Depthwise::applies(args, s)) {
+            if (half) depthwise_tile<true>(args, tile, block);
+            else depthwise_tile<false>(args, tile, block);
+            return;
+        }
         if (s.direct()) {
             conv_direct(args, s, tile, block);
+            return;
+        }
+        if (Narrow::applies(args, s)) {
+            if (half) narrow_tile<F16>(args, tile, block);
+            else narrow_tile<Bf16>(args, tile, block);
             return;
         }
         const Tiling tiling = Tiling::choose(args.x().dtype, s.groups, s.rows, s.outputs, TallTile<Bf16>::COLUMNS);
