@@ -131,9 +131,10 @@ def dis(program: str, output: str, model: ModelOptions, as_json: bool) -> None:
 @main.command()
 @click.argument("program", default="-")
 @click.option("--memory", is_flag=True, help="Draw scratch memory over time instead: addresses by instructions.")
+@click.option("--plan", is_flag=True, help="Show how the GPU machine would execute each instruction instead.")
 @model_options
 @json_option
-def inspect(program: str, memory: bool, model: ModelOptions, as_json: bool) -> None:
+def inspect(program: str, memory: bool, plan: bool, model: ModelOptions, as_json: bool) -> None:
     """Show what a program contains.
 
     Tensors, segments, instructions, and the work of a run at its largest dims. Branches are counted as if nothing
@@ -147,6 +148,9 @@ def inspect(program: str, memory: bool, model: ModelOptions, as_json: bool) -> N
     verify(found)
     if memory:
         _show_memory(found, as_json)
+        return
+    if plan:
+        _show_plan(found, as_json)
         return
     summary = summarise(found)
     if as_json:
@@ -164,6 +168,17 @@ def _show_memory(program: Program, as_json: bool) -> None:
         print_json(report_memory.memory_facts(program, used))
     else:
         show(*report_memory.memory_parts(program, used))
+
+
+def _show_plan(program: Program, as_json: bool) -> None:
+    from dla import report_plan
+
+    blocks, hopper, target = 132, True, "an H200 (132 multiprocessors, Hopper's paths)"
+    made, steps = report_plan.planned(program, blocks, hopper=hopper)
+    if as_json:
+        print_json(report_plan.plan_facts(made, steps, target))
+    else:
+        show(*report_plan.plan_parts(program, made, steps, target))
 
 
 @main.command()

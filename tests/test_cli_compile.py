@@ -431,3 +431,19 @@ def test_a_program_without_scratch_memory_says_so() -> None:
     """There is nothing to draw."""
     write_programs()
     assert dla("inspect", "double.dla", "--memory").stdout == "program double uses no scratch memory\n"
+
+
+# -- dla inspect --plan
+
+
+def test_the_plan_says_how_each_instruction_is_executed() -> None:
+    """One line for each instruction that touches memory: its path, what it waits for, where it starts."""
+    result = dla("inspect", "model.onnx", *BOUND, "--plan")
+    assert result.exit_code == 0, result.output
+    assert result.stdout.startswith("plan of ")
+    assert "132 multiprocessors" in result.stdout
+    facts = json.loads(dla("inspect", "model.onnx", *BOUND, "--plan", "--json").stdout)
+    steps = facts["instructions"]
+    assert [step["name"] for step in steps] == ["GEMM", "GEMM", "SOFTMAX.soft"]
+    assert [step["waits_for"] for step in steps] == [[], [0], [1]]
+    assert steps[0]["result"].startswith("f32[")
