@@ -19,6 +19,7 @@ PATH_DETAIL = 16
 IMAGES_AHEAD = 3
 PATH_GENERIC, PATH_GEMM, PATH_STREAM, PATH_CONV, PATH_FLASH = range(5)
 WAIT_FOR_ALL = 0xFFFFFFFF
+CONTROLLER_ONLY = 0x100
 CONTROLLER_WARPS = 4
 WORKER_WARPS = 8
 WARP = 32
@@ -37,6 +38,7 @@ CONSTANTS: dict[str, tuple[int, str]] = {
     "PATH_CONV": (PATH_CONV, "convolutions by wgmma"),
     "PATH_FLASH": (PATH_FLASH, "attention by wgmma"),
     "IMAGES_AHEAD": (IMAGES_AHEAD, "instructions asked for by the controller, the present one included"),
+    "CONTROLLER_ONLY": (CONTROLLER_ONLY, "flag of instructions that the controller executes itself"),
     "WARP": (WARP, "threads of a warp"),
     "CONTROLLER_WARPS": (CONTROLLER_WARPS, "a whole warpgroup, so that registers can move between roles"),
     "WORKER_WARPS": (WORKER_WARPS, "warps that execute tiles"),
@@ -96,12 +98,13 @@ IMAGE_HEADER = Struct(
         ("word", "<u4", WORD_BYTES // 4, "u32", "the instruction; its operand slots are not used"),
         ("records", "<u4", 2 * WORD_BYTES // 4, "u32", "attribute records, defaults written out"),
         ("path", "<u4", 1, "u32", "PATH_...: how the machine executes it"),
-        ("first_block", "<u4", 1, "u32", "that its first tile goes to, modulo the blocks there are"),
+        ("first_block", "<u4", 1, "u32", "that its first tile goes to"),
         ("signal", "<u4", 1, "u32", "counter that counts the blocks that are done"),
         ("waits", "<u4", 1, "u32", "number of counters to wait for, or WAIT_FOR_ALL"),
         ("present", "<u4", 1, "u32", "a bit for each operand: whether the instruction has it"),
         ("dynamic", "<u4", 1, "u32", "whether a register takes part in an operand"),
-        ("spare", "<u4", 2, "u32", ""),
+        ("granules", "<u4", 1, "u32", "of scratch memory in the ring, filled in by dla_prepare with the tiles"),
+        ("scalar_count", "<u4", 1, "u32", "scalar operands; CONTROLLER_ONLY is added where the workers have no part"),
         ("wait_counter", "<u2", MAX_WAITS, "u16", "counters waited for"),
         ("detail", "<u4", PATH_DETAIL, "u32", "the path's own"),
     ),

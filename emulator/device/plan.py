@@ -15,7 +15,16 @@ from typing import Any
 import numpy as np
 
 from dla.emulator.conflicts import conflicts
-from dla.emulator.device.layout import COUNTERS, IMAGE_HEADER, IMAGES_AHEAD, MAX_WAITS, TENSOR, WAIT_FOR_ALL
+from dla.emulator.device.generate import worker_rows
+from dla.emulator.device.layout import (
+    CONTROLLER_ONLY,
+    COUNTERS,
+    IMAGE_HEADER,
+    IMAGES_AHEAD,
+    MAX_WAITS,
+    TENSOR,
+    WAIT_FOR_ALL,
+)
 from dla.emulator.device.paths import GENERIC, Context, Schedule, Target, schedule
 from dla.emulator.device.paths.tensor_map import TensorMap
 from dla.isa import shapes
@@ -26,8 +35,10 @@ from dla.isa.encoding import WORD_BYTES, encode
 from dla.isa.errors import InputError
 from dla.isa.program import Instruction, Program
 from dla.isa.reach import Range, Reach
+from dla.isa.scalar_attributes import ScalarValue
 from dla.isa.table import Exec, Row
 
+_FOR_WORKERS = {row.opcode for row in worker_rows()}
 _PIECE = 16
 """Bytes that the controller moves at once."""
 
@@ -70,7 +81,7 @@ def build(program: Program, bases: Mapping[Segment, int], target: Target) -> Pla
     slots = [_operand_slots(i, tables) if i.row.operands else () for i in program.instructions]
     operands = _operands(tables, reach, bases)
     schedules = tuple(schedule(i, context) if i.row.operands else GENERIC for i in program.instructions)
-    headers = _headers(program, tables, schedules, waits, wait_lists)
+    headers = _headers(program, tables, schedules, waits, wait_lists, target.blocks)
     for header, entries in zip(headers, slots, strict=True):
         header["present"] = sum(1 << k for k, entry in enumerate(entries) if entry)
         header["dynamic"] = any(operands[entry]["dynamic"] for entry in entries)
@@ -85,13 +96,18 @@ def build(program: Program, bases: Mapping[Segment, int], target: Target) -> Pla
 
 
 def _headers(
-    program: Program, tables: _Tables, schedules: Sequence[Schedule], waits: Array, wait_lists: Array
+    program: Program,
+    tables: _Tables,
+    schedules: Sequence[Schedule],
+    waits: Array,
+    wait_lists: Array,
+    blocks: int,
 ) -> Array:
     """IMAGE_HEADER [instructions], but for what is known of the operands."""
     headers = np.zeros(len(program.instructions), IMAGE_HEADER.dtype)
     code = encode(program.instructions)
     headers["word"] = np.frombuffer(b"".join(code.words), np.uint32).reshape(-1, WORD_BYTES // 4)
-    headers["waits"], headers["signal"], headers["first_block"] = waits[:, 1], waits[:, 2], waits[:, 3]
+    headers["waits"], headers["signal"], headers["first_block"] = waits[:, 1], waits[:, 2], waits[:, 3] % blocks
     for index, instruction in enumerate(program.instructions):
         row, header = instruction.row, headers[index]
         for k, record in enumerate(row.records):
@@ -101,6 +117,8 @@ def _headers(
         if row.mnemonic == "PROBE":
             header["word"][row.all_attributes["tag"].at // 32] = len(tables.probes)
             tables.probes.append(index)
+        scalars = sum(isinstance(attribute, ScalarValue) for attribute in row.attributes)
+        header["scalar_count"] = scalars + (0 if row.opcode in _FOR_WORKERS else CONTROLLER_ONLY)
         header["path"] = schedules[index].path
         header["detail"][: len(schedules[index].detail)] = schedules[index].detail
         first, count = int(waits[index, 0]), int(waits[index, 1])

@@ -70,11 +70,10 @@ struct Controller {
     // Hands a tensor instruction to the other roles, if this block has a share in it.
     DEV void issue(Work& w) {
         gather_waits(w);
-        const u32 image_tiles = w.tiles;  // 0: they depend on registers
-        const u32 tiles = image_tiles ? image_tiles - 1 : tiles_of_path(w);
+        const bool counted = w.tiles != 0;  // else they depend on registers
+        const u32 tiles = counted ? w.tiles - 1 : tiles_of_path(w);
         const u32 blocks = tiles < gridDim.x ? tiles : gridDim.x;
-        const u32 first_block = w.first_block % gridDim.x;
-        const u32 first_tile = blockIdx.x >= first_block ? blockIdx.x - first_block : blockIdx.x + gridDim.x - first_block;
+        const u32 first_tile = blockIdx.x - w.first_block + (blockIdx.x >= w.first_block ? 0 : gridDim.x);
         const bool takes_part = first_tile < tiles;
         expect(w, blocks, blocks > (takes_part ? 1 : 0));
         if (!takes_part) return;
@@ -82,7 +81,7 @@ struct Controller {
             w.order = steps;
             w.tiles = tiles;
             w.first_tile = first_tile;
-            w.granules = w.path == PATH_GENERIC ? scratch_granules(w) : 0;
+            if (!counted) w.granules = scratch_granules(w);
             // Copies ahead of the workers do not wait for them; they need to see the counters.
             w.follows_own = w.follows_own && w.path == PATH_GENERIC;
         }
@@ -119,6 +118,10 @@ struct Controller {
 
     // Executes one instruction; false at the end of the program or after a trap. `next` is where to go on.
     DEV bool step(Work& w, u32& next) {
+        if (!(w.scalar_count & CONTROLLER_ONLY)) {
+            issue(w);
+            return true;
+        }
         Scalars& m = shared.scalars;
         switch (opcode_of(w)) {
             case OP_NOP: return true;
@@ -142,7 +145,7 @@ struct Controller {
                 if (read_register(m, AssertArgs::of(w).cond())) return true;
                 fail(TRAP_ASSERT, w.instruction, AssertArgs::of(w).code());
                 return false;
-            default: issue(w); return true;
+            default: return true;
         }
     }
 

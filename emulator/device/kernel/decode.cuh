@@ -105,8 +105,7 @@ DEV bool decode(const Scalars& m, const uint4* ring, u32 begin, Work& w, u32 at,
         w.instruction = at;
         w.last = 0;
     }
-    const OpcodeInfo& info = opcode_info[opcode_of(w)];
-    if (info.scalars) resolve_scalars(w, m, info, lane);
+    if (w.scalar_count % CONTROLLER_ONLY) resolve_scalars(w, m, opcode_info[opcode_of(w)], lane);
     __syncwarp();
     bool fits = true;
     if (w.dynamic && lane < MAX_OPERANDS && w.operands[lane].present && w.operands[lane].dynamic) fits = patch(w.operands[lane], m);

@@ -81,7 +81,11 @@ extern "C" __global__ void __launch_bounds__(WARP, 1) dla_prepare(const __grid_c
         if (w.dynamic) continue;
         const u32 tiles = tiles_of_path(w);
         auto* image = reinterpret_cast<ImageHeader*>(launch.images + static_cast<u64>(launch.image_places[2 * at]) * PIECE_BYTES);
-        if (lane == 0) image->tiles = tiles + 1;
+        const u32 granules = scratch_granules(w);
+        if (lane == 0) {
+            image->tiles = tiles + 1;
+            image->granules = granules;
+        }
     }
     copy_async_wait<0>();
 }

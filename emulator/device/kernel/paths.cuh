@@ -49,6 +49,7 @@ struct Workers {
 
 // Granules of the ring that the handler of `w` needs; small scratch memory is in the staging, which is always there.
 DEV u32 scratch_granules(const Work& w) {
+    if (w.path != PATH_GENERIC) return 0;
     const u32 bytes = scratch_of(w);
     return bytes <= STAGING_BYTES ? 0 : (bytes + GRANULE_BYTES - 1) / GRANULE_BYTES;
 }

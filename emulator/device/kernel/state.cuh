@@ -39,7 +39,6 @@ struct __align__(16) Work : ImageHeader {
     u32 first_tile;   // of this block; the next ones follow at a distance of gridDim.x
     u32 counters;     // to wait for, in front of wait_counter and wait_target
     u32 follows_own;  // what it depends on was done by this block's own workers, and nobody else
-    u32 granules;     // of scratch memory in the ring
     u32 go;           // set by the waiter: everything that it depends on is done, and nothing has gone wrong
     RingPlace place;  // set by the loader: where its first stage lies
     u32 wait_target[MAX_WAITS];
@@ -77,6 +76,14 @@ struct Scalars {
     u32 world;
 };
 
+// A worker warp's place in the program. It is kept here because a tile's code takes all registers, and local memory is slow
+// after an acquire.
+struct WorkerPlace {
+    u32 taken;    // works done
+    u32 tile;     // of the present one
+    u32 scratch;  // where its scratch memory is, from the start of shared memory
+};
+
 // What a block keeps in shared memory, besides the ring and the staging.
 struct Shared {
     uint4 images[IMAGE_RING];  // pieces
@@ -96,11 +103,7 @@ struct Shared {
     u32 instruction;  // that the workers are at
     u32 stop;         // this block has trapped or heard of a trap
     u32 leaves_last;  // of all blocks
-    // The workers' place in the program, a copy for each warp: a tile's code takes all registers, and local memory is
-    // slow after an acquire.
-    u32 taken[WORKER_WARPS];  // works done
-    u32 tile[WORKER_WARPS];   // the tile of the present one
-    u32 scratch[WORKER_WARPS];  // where its scratch memory is, from the start of shared memory
+    WorkerPlace workers[WORKER_WARPS];
 };
 constexpr u32 STAGING_AT = RING_BYTES, SHARED_AT = RING_BYTES + STAGING_BYTES;
 constexpr u32 SHARED_BYTES = SHARED_AT + sizeof(Shared);
@@ -118,7 +121,7 @@ struct Block {
     DEV u32 warp() const { return thread() / WARP; }  // no shuffle: a tile's code may be divergent where it asks
     DEV u32 lane() const { return threadIdx.x % WARP; }
     // As many bytes as the handler's SCRATCH says, 1024-byte aligned, undefined at the start of a tile.
-    DEV char* scratch() const { return shared_memory + *static_cast<volatile u32*>(&shared_state().scratch[warp()]); }
+    DEV char* scratch() const { return shared_memory + static_cast<volatile WorkerPlace&>(shared_state().workers[warp()]).scratch; }
     DEV const Launch* launch() const { return shared_state().launch; }
     DEV void sync() const { named_barrier(WORKER_BARRIER, WORKER_THREADS); }
 };

@@ -7,11 +7,12 @@
 struct Kept {
     DEV static Shared& shared() { return *reinterpret_cast<Shared*>(shared_memory_anew() + SHARED_AT); }
     DEV static u32 warp() { return thread_index_anew() / WARP - CONTROLLER_WARPS; }  // no shuffle: callers may be divergent
-    DEV static u32 get(const u32 (&of_warps)[WORKER_WARPS]) { return static_cast<const volatile u32*>(of_warps)[warp()]; }
-    DEV static void set(u32 (&of_warps)[WORKER_WARPS], u32 v) {
-        __syncwarp();
-        if (thread_index_anew() % WARP == 0) static_cast<volatile u32*>(of_warps)[warp()] = v;
-        __syncwarp();
+    DEV static volatile WorkerPlace& place() { return shared().workers[warp()]; }
+    DEV static u32 taken() { return place().taken; }
+    // Every lane writes the same: no lane has to wait for another.
+    DEV static void set(u32 taken, u32 scratch) {
+        place().taken = taken;
+        place().scratch = scratch;
     }
 };
 
@@ -29,21 +30,19 @@ DEV void run_generic(u32 taken, const Block& block) {
         }
         scratch = stage.offset();
     }
-    Kept::set(Kept::shared().scratch, scratch);
-    Kept::set(Kept::shared().taken, taken);
+    Kept::set(taken, scratch);
     wait_phase(&Kept::shared().ready[taken % WORKS], taken / WORKS % 2);
     if (!w.go) return;
     if (block.thread() == 0) Kept::shared().instruction = w.instruction;
     for (u32 tile = w.first_tile;;) {
-        Kept::set(Kept::shared().tile, tile);
-        run_tile(w, tile, block);
-        const Shared& shared = Kept::shared();
-        tile = Kept::get(shared.tile) + gridDim.x;
-        if (tile >= shared.works[Kept::get(shared.taken) % WORKS].tiles) break;
+        Kept::place().tile = tile;
+        run_tile(Kept::shared().works[Kept::taken() % WORKS], tile, block);
+        tile = Kept::place().tile + gridDim.x;
+        if (tile >= Kept::shared().works[Kept::taken() % WORKS].tiles) break;
         block.sync();  // the tiles share their scratch memory
     }
     Shared& shared = Kept::shared();
-    const Work& done = shared.works[Kept::get(shared.taken) % WORKS];
+    const Work& done = shared.works[Kept::taken() % WORKS];
     if (done.granules) {
         RingPlace place = done.place;
         warp_arrive(&shared.stages.empty[place.next(done.granules).barrier()]);
@@ -52,12 +51,12 @@ DEV void run_generic(u32 taken, const Block& block) {
 
 DEV void work(const Launch& launch) {
     const Block block;
-    for (u32 taken = 0;; taken = Kept::get(Kept::shared().taken) + 1) {
+    for (u32 taken = 0;; taken = Kept::taken() + 1) {
         const Shared& shared = Kept::shared();
         wait_phase(&Kept::shared().decoded[taken % WORKS], taken / WORKS % 2);
         if (shared.works[taken % WORKS].last) return;
         block.sync();  // all are done with the work before: with the staging, and with stores that this one may depend on
         run_generic(taken, block);
-        warp_arrive(&Kept::shared().done[Kept::get(Kept::shared().taken) % WORKS]);
+        warp_arrive(&Kept::shared().done[Kept::taken() % WORKS]);
     }
 }
