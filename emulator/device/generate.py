@@ -167,11 +167,15 @@ def _view(row: Row) -> str:
     lines = [f"// {row.mnemonic}: {row.summary}", f"struct {name} {{", "    Work work;"]
     lines.append(f"    static DEV const {name}& of(const Work& w) {{ return reinterpret_cast<const {name}&>(w); }}")
     if row.subs:
-        lines.append(f"    DEV u32 sub() const {{ return field<{SUB[0]}, {SUB[1]}>(work.word); }}")
+        lines.append(f"    DEV u32 sub() const {{ return field<{SUB[0]}, {SUB[1]}>(in_shared(work).word); }}")
     for index, operand in enumerate(row.operands):
-        lines.append(f"    DEV const Tensor& {identifier(operand.name)}() const {{ return work.operands[{index}]; }}")
+        lines.append(
+            f"    DEV const Tensor& {identifier(operand.name)}() const {{ return in_shared(work.operands[{index}]); }}"
+        )
         if operand.optional or operand.step or operand.subs:
-            lines.append(f"    DEV bool has_{operand.name}() const {{ return work.operands[{index}].present; }}")
+            lines.append(
+                f"    DEV bool has_{operand.name}() const {{ return in_shared(work.operands[{index}]).present; }}"
+            )
     scalar = 0
     for attribute in row.attributes:
         if isinstance(attribute, ScalarValue):
@@ -180,13 +184,13 @@ def _view(row: Row) -> str:
             )
             if attribute.optional:
                 lines.append(
-                    f"    DEV bool has_{attribute.name}() const {{ return field<{attribute.at}, 8>(work.word) != 0; }}"
+                    f"    DEV bool has_{attribute.name}() const {{ return field<{attribute.at}, 8>(in_shared(work).word) != 0; }}"
                 )
             scalar += 1
         else:
-            lines.append(_accessor(attribute, "work.word"))
+            lines.append(_accessor(attribute, "in_shared(work).word"))
     for slot, record in enumerate(row.records):
-        lines += [_accessor(attribute, f"work.record({slot})") for attribute in record.attributes]
+        lines += [_accessor(attribute, f"in_shared(work).record({slot})") for attribute in record.attributes]
     return "\n".join([*lines, "};"])
 
 

@@ -13,7 +13,7 @@ DEV bool in_bounds(const Tensor& t, const char* p) {
 DEV bool in_bounds(const Tensor&, const char*) { return true; }
 #endif
 
-DEV char* element(const Tensor& t, i64 offset) { return t.data + offset * t.item_bytes; }
+DEV char* element(const Tensor& t, i64 offset) { return in_global(t.data + offset * t.item_bytes); }
 
 DEV bool is_float(u32 dtype) { return dtype == DTYPE_F32 || dtype == DTYPE_F16 || dtype == DTYPE_BF16; }
 

@@ -4,6 +4,19 @@
 
 DEV u32 shared_address(const void* p) { return static_cast<u32>(__cvta_generic_to_shared(p)); }
 
+// `v`, which lies in shared memory, and `p`, which points to global memory. A reference that came through a call, or from
+// memory, does not say so; access by it would be slower, and keep others waiting. The compiler forgets a cast of its own.
+template <class T> DEV const T& in_shared(const T& v) {
+    u64 p;
+    asm("cvta.to.shared.u64 %0, %1;" : "=l"(p) : "l"(&v));
+    return *static_cast<const T*>(__cvta_shared_to_generic(p));
+}
+DEV char* in_global(char* p) {
+    u64 q;
+    asm("cvta.to.global.u64 %0, %1;" : "=l"(q) : "l"(p));
+    return static_cast<char*>(__cvta_global_to_generic(q));
+}
+
 // The thread's index in its block, read anew: no register holds it from one use to the next.
 DEV u32 thread_index_anew() {
     u32 t;
@@ -14,8 +27,8 @@ DEV u32 thread_index_anew() {
 extern __shared__ __align__(1024) char shared_memory[];
 DEV char* shared_memory_anew() {
     u64 p;
-    asm volatile("{\n.reg .u64 s;\nmov.u64 s, shared_memory;\ncvta.shared.u64 %0, s;\n}" : "=l"(p));
-    return reinterpret_cast<char*>(p);
+    asm volatile("mov.u64 %0, shared_memory;" : "=l"(p));
+    return static_cast<char*>(__cvta_shared_to_generic(p));
 }
 
 // ---- clock ----

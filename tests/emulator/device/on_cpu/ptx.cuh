@@ -13,6 +13,8 @@ inline char* shared_at(u32 address) {
     if (address >= 232448) broken("an address outside shared memory");
     return shared_memory + address;
 }
+template <class T> const T& in_shared(const T& v) { shared_address(&v); return v; }
+inline char* in_global(char* p) { return p; }
 inline u32 thread_index_anew() { return threadIdx.x; }
 inline char* shared_memory_anew() { return shared_memory; }
 static u64 clock_;
