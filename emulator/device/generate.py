@@ -183,9 +183,8 @@ def _view(row: Row) -> str:
                 f"    DEV u32 {identifier(attribute.name)}() const {{ return {scalar}; }}  // index into work.scalars"
             )
             if attribute.optional:
-                lines.append(
-                    f"    DEV bool has_{attribute.name}() const {{ return field<{attribute.at}, 8>(in_shared(work).word) != 0; }}"
-                )
+                given = f"field<{attribute.at}, 8>(in_shared(work).word) != 0"
+                lines.append(f"    DEV bool has_{attribute.name}() const {{ return {given}; }}")
             scalar += 1
         else:
             lines.append(_accessor(attribute, "in_shared(work).word"))
