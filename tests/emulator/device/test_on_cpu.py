@@ -93,3 +93,13 @@ def test_a_trap_in_the_middle_ends_the_run():
     with pytest.raises(Trap) as raised:
         CpuSession(assemble(text), hopper=True).run({})
     assert raised.value.category == "arithmetic"
+
+
+def test_more_instructions_than_counters():
+    """Independent instructions share counters round-robin; what depends on them comes after them all the same."""
+    count = 1100
+    lines = [f".output y : i32[{count}]", f".scratch a : i32[{count}]", "main:"]
+    lines += [f"    FILL a[{i}:{i + 1}], {i}" for i in range(count)]
+    lines += [f"    COPY y[{i}:{i + 1}], a[{i}:{i + 1}]" for i in reversed(range(count))]
+    session = CpuSession(assemble("\n".join([*lines, "    HALT", ""])), hopper=True)
+    np.testing.assert_array_equal(session.run({}).outputs["y"], np.arange(count))
