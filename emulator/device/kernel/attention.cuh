@@ -1,108 +1,20 @@
 // ATTENTION: softmax(q k^T) v in one pass over the keys, with a running maximum and denominator per query
 // (Milakov and Gimelshein, Online normalizer calculation for softmax, 2018). 16-bit floats use tensor cores.
 #pragma once
-#include "attention_shape.cuh"
+#include "attention_few.cuh"
+#include "attention_mma.cuh"
 
 // ---- tensor cores ----
 
-// Where chunk `chunk` of a line lies, in lines of `per_line` chunks.
-DEV u32 chunk_place(u32 line, u32 chunk, u32 per_line) { return (line * per_line + (chunk ^ (line & 7))) * CHUNK_BYTES; }
-
-// Loads `lines` lines, of which `have` exist, from axis 2 of `t` at `first` on; `width` elements each from `column` on.
-DEV_CALL void load_lines(const Tensor& t, i64 base, u32 first, u32 have, u32 lines, u32 column, u32 width, char* to, u32 per_line,
-                         u32 thread) {
-    const u32 chunks = (width + 15) / 16 * 2;  // products go by 16
-    const bool whole = copies_whole<Bits16>(t, 3);
-#pragma unroll 2
-    for (u32 id = thread; id < lines * chunks; id += WORKER_THREADS) {
-        const u32 line = id / chunks, chunk = id % chunks;
-        const u32 left = line < have && chunk * 8 < width ? min(8u, width - chunk * 8) : 0;
-        const i64 from = base + static_cast<i64>(first + line) * t.strides[2] + static_cast<i64>(column + chunk * 8) * t.strides[3];
-        char* at = to + chunk_place(line, chunk, per_line);
-        if (whole) copy_chunk<Bits16>(t, at, from, left);
-        else gather_chunk<Bits16>(t, at, from, left, 3);
-    }
-}
-
-// ROW_WARPS warps down the queries, 16 each; the others take different keys of each block, and are combined at the end.
-template <class T, u32 ROW_WARPS> struct TensorCoreAttention {
+// Many queries: four warps down them, 16 each; the other four take different keys of each block, and are combined at the end.
+template <class T> struct TensorCoreAttention {
     static constexpr u32 COLUMNS = 128;  // of v, at most
-    static constexpr u32 QUERIES = 16 * ROW_WARPS, PARTS = WORKER_WARPS / ROW_WARPS;
-    static constexpr u32 PART_KEYS = ROW_WARPS == 1 ? 16 : 32, KEYS = PARTS * PART_KEYS;
-    static constexpr u32 BLOCKS = PART_KEYS / 8;  // mma columns of a warp's scores
+    static constexpr u32 ROW_WARPS = 4, QUERIES = 16 * ROW_WARPS, PARTS = WORKER_WARPS / ROW_WARPS;
+    static constexpr u32 PART_KEYS = 32, KEYS = PARTS * PART_KEYS;
+    using Warp = WarpAttention<T, PART_KEYS, COLUMNS>;
+    using Running = typename Warp::Running;
     static constexpr u32 PITCH = COLUMNS + 8;
     static_assert(PARTS * QUERIES * (PITCH + 2) * 4 <= SCRATCH_BYTES, "the partial results fit");
-
-    // What a warp carries from one block of keys to the next: of rows lane / 4 and lane / 4 + 8.
-    struct Running {
-        f32 top[2], total[2];
-        f32 sums[COLUMNS / 8][4];
-    };
-
-    // Products of this warp's 16 queries with its keys of a block.
-    static DEV void multiply_keys(f32 (&scores)[BLOCKS][4], u32 q_tile, u32 k_tile, u32 row, u32 key, u32 depth, u32 per_line, u32 lane) {
-#pragma unroll
-        for (u32 j = 0; j < BLOCKS; ++j)
-#pragma unroll
-            for (u32 e = 0; e < 4; ++e) scores[j][e] = 0.0f;
-#pragma unroll 2
-        for (u32 d = 0; d < depth; d += 16) {
-            u32 a[4], b[4];
-            load_matrix_x4(a, q_tile + chunk_place(row + lane % 16, d / 8 + lane / 16, per_line));
-#pragma unroll
-            for (u32 j = 0; j < BLOCKS; j += 2) {
-                load_matrix_x4(b, k_tile + chunk_place(key + 8 * j + (lane & 7) + 8 * (lane >> 4), d / 8 + (lane >> 3 & 1), per_line));
-                T::multiply(scores[j], a, b[0], b[1]);
-                T::multiply(scores[j + 1], a, b[2], b[3]);
-            }
-        }
-    }
-
-    // Turns scores into probabilities relative to the running maximum, which rises as needed.
-    static DEV void soften(f32 (&scores)[BLOCKS][4], Running& r) {
-#pragma unroll
-        for (u32 half = 0; half < 2; ++half) {
-            f32 top = r.top[half];
-#pragma unroll
-            for (u32 j = 0; j < BLOCKS; ++j) top = fmaxf(top, fmaxf(scores[j][2 * half], scores[j][2 * half + 1]));
-            top = fmaxf(top, __shfl_xor_sync(0xffffffffu, top, 1));
-            top = fmaxf(top, __shfl_xor_sync(0xffffffffu, top, 2));
-            const f32 shrink = exp_below(r.top[half], top);
-            r.top[half] = top;
-            r.total[half] *= shrink;
-            if (__any_sync(0xffffffffu, shrink != 1.0f)) {
-#pragma unroll
-                for (u32 j = 0; j < COLUMNS / 8; ++j) {
-                    r.sums[j][2 * half] *= shrink;
-                    r.sums[j][2 * half + 1] *= shrink;
-                }
-            }
-#pragma unroll
-            for (u32 j = 0; j < BLOCKS; ++j)
-#pragma unroll
-                for (u32 e = 2 * half; e < 2 * half + 2; ++e) {
-                    scores[j][e] = exp_below(scores[j][e], top);
-                    r.total[half] += scores[j][e];
-                }
-        }
-    }
-
-    // Adds probabilities times values; a pair of score blocks is an `a` fragment as it lies in the registers.
-    static DEV void multiply_values(Running& r, const f32 (&p)[BLOCKS][4], u32 v_tile, u32 key, u32 columns, u32 lane) {
-#pragma unroll
-        for (u32 j = 0; j < BLOCKS; j += 2) {
-            const u32 a[4] = {T::pack(p[j][0], p[j][1]), T::pack(p[j][2], p[j][3]), T::pack(p[j + 1][0], p[j + 1][1]),
-                              T::pack(p[j + 1][2], p[j + 1][3])};
-#pragma unroll
-            for (u32 c = 0; c < COLUMNS; c += 16) {
-                if (c >= columns) break;
-                u32 b[4];
-                load_matrix_x4_transposed(b, v_tile + chunk_place(key + 8 * j + lane % 16, c / 8 + lane / 16, COLUMNS / 8));
-                T::multiply(r.sums[c / 8], a, b[0], b[1]);
-                T::multiply(r.sums[c / 8 + 1], a, b[2], b[3]);
-            }
-        }
-    }
 
     // Combines the parts in order, divides, and stores.
     static DEV void store(const AttentionArgs& args, const AttentionTile& tile, const Running& r, u32 part, u32 row, const Block& block) {
@@ -166,21 +78,17 @@ template <class T, u32 ROW_WARPS> struct TensorCoreAttention {
             copy_async_commit();
         };
         Running r;
-        r.top[0] = r.top[1] = -infinity();
-        r.total[0] = r.total[1] = 0.0f;
-#pragma unroll
-        for (u32 j = 0; j < COLUMNS / 8; ++j)
-#pragma unroll
-            for (u32 e = 0; e < 4; ++e) r.sums[j][e] = 0.0f;
-        u32 first[2], end[2];  // visible keys of this lane's two queries
+        r.clear();
+        u32 query[2], first[2], end[2];  // this lane's two queries, and the keys that they see
+        const i64 mask[2] = {tile.mask, tile.mask};
 #pragma unroll
         for (u32 half = 0; half < 2; ++half) {
             const u32 line = row + block.lane() / 4 + 8 * half;
+            query[half] = tile.query + line;
             first[half] = s.first_key(tile.query + line);
             end[half] = line < tile.queries ? s.end_key(tile.query + line) : 0;
         }
         const u32 all_first = s.first_key(tile.query + tile.queries - 1), all_end = s.end_key(tile.query);
-        const bool plain = !args.has_mask() && s.softcap == 0.0f;
         load_lines(q, tile.q, tile.query, tile.queries, QUERIES, 0, s.depth, block.scratch(), per_line, block.thread());
         load_keys(tile.begin, 0);
         u32 stage = 0;
@@ -196,21 +104,12 @@ template <class T, u32 ROW_WARPS> struct TensorCoreAttention {
             if (busy) {
                 const u32 mine = key + part * PART_KEYS;
                 const u32 k_tile = shared_address(stages + stage * s.stage_bytes()), v_tile = k_tile + KEYS * per_line * CHUNK_BYTES;
-                f32 scores[BLOCKS][4];
-                multiply_keys(scores, shared_address(block.scratch()), k_tile, row, part * PART_KEYS, s.depth, per_line, block.lane());
+                f32 scores[Warp::BLOCKS][4];
+                Warp::multiply_keys(scores, shared_address(block.scratch()), k_tile, row, part * PART_KEYS, s.depth, per_line, block.lane());
                 const bool all = mine >= all_first && mine + PART_KEYS <= all_end;  // every query of the tile sees them
-#pragma unroll
-                for (u32 j = 0; j < BLOCKS; ++j)
-#pragma unroll
-                    for (u32 e = 0; e < 4; ++e) {
-                        const u32 at = mine + 8 * j + block.lane() % 4 * 2 + e % 2;
-                        const bool visible = at >= first[e / 2] && at < end[e / 2];
-                        if (plain) scores[j][e] = all || visible ? scores[j][e] * s.scale : -infinity();
-                        else if (!visible) scores[j][e] = -infinity();
-                        else scores[j][e] = attention_score(args, s, tile, tile.query + row + block.lane() / 4 + e / 2 * 8, at, scores[j][e]);
-                    }
-                soften(scores, r);
-                multiply_values(r, scores, v_tile, part * PART_KEYS, tile.columns, block.lane());
+                Warp::mask_scores(scores, args, s, query, mask, first, end, mine, all, block.lane());
+                Warp::soften(scores, r);
+                Warp::multiply_values(r, scores, v_tile, part * PART_KEYS, 0, tile.columns, COLUMNS / 8, block.lane());
             }
             block.sync();
             if (two) stage ^= 1;
@@ -275,7 +174,7 @@ struct ScalarAttention {
 #pragma unroll
             for (u32 j = 0; j < KEYS / LANES; ++j) {
                 const u32 at = key + lane + j * LANES;
-                scores[j] = at >= first && at < end ? attention_score(args, s, tile, query, at, scores[j]) : -infinity();
+                scores[j] = at >= first && at < end ? attention_score(args, s, tile.mask, query, at, scores[j]) : -infinity();
                 highest = fmaxf(highest, scores[j]);
             }
 #pragma unroll
@@ -325,19 +224,23 @@ struct ScalarAttention {
 
 struct AttentionHandler {
     static constexpr u32 SCRATCH = SCRATCH_BYTES;
-    static DEV u32 tiles(const AttentionArgs& args) { return AttentionShape(args).tiles; }
+    static DEV u32 tiles(const AttentionArgs& args) {
+        const AttentionShape s(args);
+        return has_few_queries(args) ? FewQueries(args, s).tiles() : s.tiles;
+    }
 
     static DEV_CALL void run(const AttentionArgs& args, u32 index, const Block& block) {
+        const bool bf16 = args.q().dtype == DTYPE_BF16;
+        if (has_few_queries(args)) {
+            const bool narrow = args.v().dims[3] <= 64;
+            if (bf16) narrow ? FewQueriesAttention<Bf16, 1>::run(args, index, block) : FewQueriesAttention<Bf16, 2>::run(args, index, block);
+            else narrow ? FewQueriesAttention<F16, 1>::run(args, index, block) : FewQueriesAttention<F16, 2>::run(args, index, block);
+            return;
+        }
         const AttentionShape s(args);
         const AttentionTile tile(args, s, index);
         if (!s.tensor_cores) ScalarAttention::run(args, s, tile, block);
-        else if (args.q().dtype == DTYPE_BF16) run_16<Bf16>(args, s, tile, block);
-        else run_16<F16>(args, s, tile, block);
-    }
-
-  private:
-    template <class T> static DEV void run_16(const AttentionArgs& args, const AttentionShape& s, const AttentionTile& tile, const Block& block) {
-        if (s.tile_queries == 16) TensorCoreAttention<T, 1>::run(args, s, tile, block);
-        else TensorCoreAttention<T, 4>::run(args, s, tile, block);
+        else if (bf16) TensorCoreAttention<Bf16>::run(args, s, tile, block);
+        else TensorCoreAttention<F16>::run(args, s, tile, block);
     }
 };

@@ -29,9 +29,8 @@ struct AttentionShape {
         position = args.has_position() ? args.work.scalars[args.position()] : static_cast<i64>(keys) - queries;
         window = args.window();
         causal = args.causal();
-        tile_queries = queries <= 16 ? 16 : 64;
+        tile_queries = 64;
         tile_columns = 128;
-        if (stages() == 0) tile_queries = 64;  // with shorter blocks of keys, a greater depth fits
         tensor_cores = q.dtype != DTYPE_F32 && stages() != 0;
         if (!tensor_cores) tile_queries = 32;
         query_tiles = (queries + tile_queries - 1) / tile_queries;
@@ -42,9 +41,8 @@ struct AttentionShape {
 
     // Tensor cores: q, and one or two blocks of keys with their values, share the scratch memory; 0 if they do not fit.
     DEV u32 padded_depth() const { return (depth + 63) / 64 * 64; }
-    DEV u32 tile_keys() const { return tile_queries == 16 ? 128 : 64; }
     DEV u32 query_bytes() const { return tile_queries * padded_depth() * 2; }
-    DEV u32 stage_bytes() const { return tile_keys() * (padded_depth() + tile_columns) * 2; }
+    DEV u32 stage_bytes() const { return 64 * (padded_depth() + tile_columns) * 2; }
     DEV u32 stages() const {
         if (depth > 512) return 0;
         return query_bytes() + 2 * stage_bytes() <= SCRATCH_BYTES ? 2 : query_bytes() + stage_bytes() <= SCRATCH_BYTES ? 1 : 0;
@@ -89,12 +87,13 @@ struct AttentionTile {
 };
 
 // The logit of a visible key from its product: scale, soft cap, mask. A call, for those that have one of the last two.
-DEV_CALL f32 attention_score(const AttentionArgs& args, const AttentionShape& s, const AttentionTile& tile, u32 query, u32 key, f32 product) {
+// `at`: where the mask of its head begins.
+DEV_CALL f32 attention_score(const AttentionArgs& args, const AttentionShape& s, i64 at, u32 query, u32 key, f32 product) {
     f32 score = product * s.scale;
     if (s.softcap != 0.0f) score = s.softcap * tanhf(score / s.softcap);
     if (args.has_mask()) {
         const Tensor& mask = args.mask();
-        const f32 m = load_f32(mask, tile.mask + query * mask.strides[2] + key * mask.strides[3]);
+        const f32 m = load_f32(mask, at + query * mask.strides[2] + key * mask.strides[3]);
         score = mask.dtype != DTYPE_BOOL ? score + m : m != 0.0f ? score : -infinity();
     }
     return score;

@@ -1,0 +1,70 @@
+"""What hot paths are given, and what they answer."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from dla.emulator.device.layout import PATH_DETAIL, PATH_GENERIC
+from dla.emulator.device.paths.tensor_map import TensorMap
+from dla.isa.descriptor import Descriptor, Segment
+from dla.isa.reach import Range, Reach
+
+
+@dataclass(frozen=True)
+class Target:
+    """What a plan is made for: the number of blocks, one for each multiprocessor, and whether Hopper's paths exist."""
+
+    blocks: int = 132
+    hopper: bool = False
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """How one instruction is executed: a path, and up to 16 numbers (u32) that its half of the kernel understands."""
+
+    path: int
+    detail: tuple[int, ...] = ()
+    summary: str = ""  # for people: tile shape, splits
+
+    def __post_init__(self) -> None:
+        if len(self.detail) > PATH_DETAIL:
+            raise ValueError(f"a schedule has {len(self.detail)} numbers, and room for {PATH_DETAIL}")
+
+
+GENERIC = Schedule(PATH_GENERIC)
+
+
+@dataclass
+class Context:
+    """What a path may know of the program, and the tables that it adds to."""
+
+    target: Target
+    bases: Mapping[Segment, int]
+    reach: Reach
+    maps: dict[TensorMap, int] = field(default_factory=dict)
+    workspace_bytes: int = 0
+
+    def address(self, descriptor: Descriptor) -> int:
+        """Device address of the first element, where the offset register (if any) is 0."""
+        return self.bases[descriptor.segment] + descriptor.offset
+
+    def limits(self, descriptor: Descriptor) -> Range:
+        """Device addresses [low, high) that the view can come by, whatever its registers hold."""
+        low, high = self.reach.limits(descriptor)
+        base = self.bases[descriptor.segment]
+        return base + low, base + high
+
+    def is_constant(self, descriptor: Descriptor) -> bool:
+        """Whether no instruction writes there, so that it may be read ahead of everything."""
+        return descriptor.segment in (Segment.CONST, Segment.INPUT)
+
+    def map_index(self, tensor_map: TensorMap) -> int:
+        """Where the kernel finds `tensor_map` in its table; equal ones share a place."""
+        return self.maps.setdefault(tensor_map, len(self.maps))
+
+    def workspace(self, size: int) -> int:
+        """Offset of `size` bytes of workspace of this instruction alone, 1024-byte aligned."""
+        offset = self.workspace_bytes
+        self.workspace_bytes += -(-size // 1024) * 1024
+        return offset
