@@ -18,6 +18,9 @@ MAX_WAITS = 32
 PATH_DETAIL = 16
 IMAGES_AHEAD = 3
 PATH_GENERIC, PATH_GEMM, PATH_STREAM, PATH_CONV, PATH_FLASH = range(5)
+TENSOR_MAP_BYTES = 128
+MAX_SPLITS, MAX_FINISHERS = 8, 4
+A_ACROSS, B_ACROSS, HALF_FLOATS, BATCHED, B_CONSTANT, BIAS_EARLY, OUT_MAPPED, OUT_WHOLE = (1 << i for i in range(8))
 WAIT_FOR_ALL = 0xFFFFFFFF
 CONTROLLER_ONLY = 0x100
 CONTROLLER_WARPS = 4
@@ -39,6 +42,17 @@ CONSTANTS: dict[str, tuple[int, str]] = {
     "PATH_FLASH": (PATH_FLASH, "attention by wgmma"),
     "IMAGES_AHEAD": (IMAGES_AHEAD, "instructions asked for by the controller, the present one included"),
     "CONTROLLER_ONLY": (CONTROLLER_ONLY, "flag of instructions that the controller executes itself"),
+    "TENSOR_MAP_BYTES": (TENSOR_MAP_BYTES, "CUtensorMap"),
+    "MAX_SPLITS": (MAX_SPLITS, "parts of the depth of a product"),
+    "MAX_FINISHERS": (MAX_FINISHERS, "parts of a warp's sums that different blocks finish"),
+    "A_ACROSS": (A_ACROSS, "flags of a ProductSchedule: the rows of a are neighbours in memory, not its columns"),
+    "B_ACROSS": (B_ACROSS, "the columns of b are neighbours"),
+    "HALF_FLOATS": (HALF_FLOATS, "f16, else bf16"),
+    "BATCHED": (BATCHED, "tensor maps have three coordinates for batches"),
+    "B_CONSTANT": (B_CONSTANT, "nothing in the program writes b"),
+    "BIAS_EARLY": (BIAS_EARLY, "bias: 16-bit, one row for all, pairs aligned"),
+    "OUT_MAPPED": (OUT_MAPPED, "the copy engine can store the result"),
+    "OUT_WHOLE": (OUT_WHOLE, "the result's dims are constants, so that its map ends where it does"),
     "WARP": (WARP, "threads of a warp"),
     "CONTROLLER_WARPS": (CONTROLLER_WARPS, "a whole warpgroup, so that registers can move between roles"),
     "WORKER_WARPS": (WORKER_WARPS, "warps that execute tiles"),
@@ -109,6 +123,25 @@ IMAGE_HEADER = Struct(
         ("detail", "<u4", PATH_DETAIL, "u32", "the path's own"),
     ),
 )
+PRODUCT_SCHEDULE = Struct(
+    "ProductSchedule",
+    (
+        ("a_map", "<u4", 1, "u32", "index of the tensor map"),
+        ("b_map", "<u4", 1, "u32", ""),
+        ("out_map", "<u4", 1, "u32", ""),
+        ("flags", "<u4", 1, "u32", "A_ACROSS and so on"),
+        ("tile_rows", "<u4", 1, "u32", "128, or 64: the warpgroups then stand side by side"),
+        ("tile_columns", "<u4", 1, "u32", "of sums; of each warpgroup 64, 128 or 256"),
+        ("blocks", "<u4", 1, "u32", "stages that the whole depth takes"),
+        ("splits", "<u4", 1, "u32", "parts of the depth, of different blocks"),
+        ("band", "<u4", 1, "u32", "rows of tiles that are done together"),
+        ("axes", "<u4", 1, "u32", "4 bits each: first axes of the three groups of batches, and of the rows"),
+        ("held", "<u4", 1, "u32", "a bit for each operand (a, b, out) and group: it has no such axis"),
+        ("scratch", "<u4", 1, "u32", "granules for a tile's sums where the portable epilogue finishes it, else 0"),
+        ("sums", "<u4", 1, "u32", "where partial sums are in the workspace, in 1024 bytes"),
+        ("flags_at", "<u4", 1, "u32", "where the splits' flags are, in 1024 bytes"),
+    ),
+)
 REPORT = Struct(
     "Report",
     (
@@ -150,7 +183,7 @@ LAUNCH = Struct(
         ("world", "<u4", 1, "u32", ""),
     ),
 )
-STRUCTS = (TENSOR, IMAGE_HEADER, REPORT, PROBE, LAUNCH)
+STRUCTS = (TENSOR, IMAGE_HEADER, PRODUCT_SCHEDULE, REPORT, PROBE, LAUNCH)
 
 
 def cuda() -> str:

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
 
-from dla.emulator.device import generate, layout
+from dla.emulator.device import generate, layout, wgmma
 
 KERNEL_FOLDER = Path(__file__).parent / "kernel"
 KERNEL_NAME = "dla_machine"
@@ -22,6 +22,7 @@ _GENERATED = {
     "generated.cuh": generate.constants_and_views,
     "views.cuh": generate.views,
     "activate.cuh": generate.activate,
+    "wgmma.cuh": wgmma.cuda,
 }
 
 _REPLACED: dict[str, str] = {}

@@ -4,7 +4,6 @@
 #include "epilogue.cuh"
 #include "views.cuh"
 
-constexpr f32 LOG2_E = 1.4426950408889634f;
 
 // What every tile of one instruction needs to know. A tile is some queries of one head, and some columns of v.
 struct AttentionShape {

@@ -40,6 +40,16 @@ struct Products {
     }
 };
 
+DEV Epilogue gemm_epilogue(const GemmArgs& args) {
+    Epilogue e = Epilogue::of(args);
+    e.c = args.has_c() ? &args.c() : nullptr;
+    e.alpha = args.alpha();
+    e.beta = args.beta();
+    e.glu = args.sub() == GEMM_GLU;
+    e.unit = args.unit();
+    return e;
+}
+
 template <class Tile> DEV_CALL void gemm_tile(const GemmArgs& args, const Products& p, const Tiling::Place& at, const Block& block) {
     const Tensor& a = args.a();
     const Tensor& b = args.b();
@@ -50,12 +60,7 @@ template <class Tile> DEV_CALL void gemm_tile(const GemmArgs& args, const Produc
     const TileLoader<typename Tile::Element, Tile::ROWS, Tile::STEP> left(a, a_base, p.row_axis, axis, at.row, rows, block.thread());
     const TileLoader<typename Tile::Element, Tile::COLUMNS, Tile::STEP> right(b, b_base, axis, axis - 1, at.column, columns, block.thread());
     Tile::multiply(left, right, p.k, block);
-    Epilogue e = Epilogue::of(args);
-    e.c = args.has_c() ? &args.c() : nullptr;
-    e.alpha = args.alpha();
-    e.beta = args.beta();
-    e.glu = args.sub() == GEMM_GLU;
-    e.unit = args.unit();
+    const Epilogue e = gemm_epilogue(args);
     // Worked out again rather than kept: registers are dear until here.
     TileExtent extent{at.batch * p.m + at.row, at.column, min(Tile::ROWS, p.m - at.row), min(Tile::COLUMNS, p.n - at.column)};
     if (e.glu) {

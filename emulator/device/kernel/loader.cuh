@@ -9,11 +9,13 @@ struct Loader {
     const Launch& launch;
     Shared& shared;
     RingPlace place;
-    u32 oldest = 0;  // sequence of the oldest stage that may be in use
-    u32 scratch = 0; // a bit for each stage: workers write to it
-    u32 taken = 0;   // works done
+    u32 room = GRANULES;  // granules in front of `place` that nobody uses
+    u32 oldest = 0;       // sequence of the oldest stage that may be in use
+    u32 scratch = 0;      // a bit for each stage: workers write to it
+    u32 taken = 0;        // works done
+    u32 ring;             // where the ring lies, in the shared window
 
-    DEV Loader(const Launch& l, Shared& s) : launch(l), shared(s) {}
+    DEV Loader(const Launch& l, Shared& s) : launch(l), shared(s), ring(shared_address(shared_memory_anew())) {}
 
     // The next stage, once nobody uses it; false if the run is over. Its full barrier waits for `bytes` of copies, all of
     // which the caller has to start: also after a trap, which the loader hears of here and nowhere else. Without bytes,
@@ -21,20 +23,19 @@ struct Loader {
     DEV bool claim(Stage& stage, u32 granules, u32 bytes) {
         const RingPlace before = place;
         stage = place.next(granules);
-        while (reaches_oldest(before, stage, granules)) {
-            u64* empty = &shared.stages.empty[oldest % RING_BARRIERS];
-            while (!mbarrier_test(empty, oldest / RING_BARRIERS % 2)) {
-                if (stopped(shared)) {
-                    place = before;
-                    return false;
-                }
+        u32 way = way_to_end(before, stage, granules);
+        while (room < way && oldest != stage.sequence) {
+            if (!take_back_oldest()) {
+                place = before;
+                return false;
             }
-            // Workers read and wrote scratch memory themselves; copies are another proxy.
-            if (scratch >> oldest % RING_BARRIERS & 1) fence_proxy();
-            scratch &= ~(1u << oldest % RING_BARRIERS);
-            oldest += 1;
         }
-        shared.stage_granule[stage.barrier()] = stage.granule;
+        if (oldest == stage.sequence) {  // nobody uses any of it
+            room = GRANULES;
+            way = granules;
+        }
+        room -= way;
+        shared.stage_way[stage.barrier()] = way;
         if (bytes) {
             mbarrier_arrive_expect(full(stage), bytes);
         } else {
@@ -43,9 +44,17 @@ struct Loader {
         }
         return true;
     }
+    // Whether the next stage can be had, now or later, while nobody releases those claimed since the ring was at `since`.
+    DEV bool has_room(const RingPlace& since, u32 granules) const {
+        RingPlace after = place;
+        const u32 way = way_to_end(place, after.next(granules), granules);
+        if (since.sequence == place.sequence) return true;
+        const u32 used = place.granule + (place.granule <= since.granule ? GRANULES : 0) - since.granule;
+        return used + way <= GRANULES;
+    }
     DEV u64* full(const Stage& stage) { return &shared.stages.full[stage.barrier()]; }
     // Where the stage lies, in the shared window.
-    DEV u32 address(const Stage& stage) const { return shared_address(shared_memory) + stage.offset(); }
+    DEV u32 address(const Stage& stage) const { return ring + stage.offset(); }
 
     // Waits until everything that the present work depends on is done; copies started afterwards see it.
     DEV void wait_ready() {
@@ -59,12 +68,21 @@ struct Loader {
     }
 
   private:
-    // Whether `stage`, claimed where `before` was, comes by memory of the oldest stage. Those in use form one stretch of the
-    // ring, oldest first, and what a stage skips at the end of the ring is part of its way.
-    DEV bool reaches_oldest(const RingPlace& before, const Stage& stage, u32 granules) const {
-        if (oldest == stage.sequence) return false;
-        const u32 way = stage.granule + granules - before.granule + (stage.granule < before.granule ? GRANULES : 0);
-        const u32 start = shared.stage_granule[oldest % RING_BARRIERS];
-        return start - before.granule + (start < before.granule ? GRANULES : 0) < way;
+    // Granules from `before` to the end of the stage claimed there: with those that it skips at the end of the ring.
+    DEV static u32 way_to_end(const RingPlace& before, const Stage& stage, u32 granules) {
+        return stage.granule + granules - before.granule + (stage.granule < before.granule ? GRANULES : 0);
+    }
+    // Waits until the oldest stage is released; false if the run is over.
+    DEV bool take_back_oldest() {
+        const u32 barrier = oldest % RING_BARRIERS, way = shared.stage_way[barrier];
+        while (!mbarrier_test(&shared.stages.empty[barrier], oldest / RING_BARRIERS % 2)) {
+            if (stopped(shared)) return false;
+        }
+        // Workers read and wrote scratch memory themselves; copies are another proxy.
+        if (scratch >> barrier & 1) fence_proxy();
+        scratch &= ~(1u << barrier);
+        room += way;
+        oldest += 1;
+        return true;
     }
 };

@@ -2,6 +2,8 @@
 #pragma once
 #include "state.cuh"
 
+constexpr f32 LOG2_E = 1.4426950408889634f;
+
 #ifdef DLA_CHECKED
 // The checked build looks at every address before it is used.
 DEV bool in_bounds(const Tensor& t, const char* p) {

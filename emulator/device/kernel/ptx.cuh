@@ -50,6 +50,7 @@ DEV u32 load_relaxed(const u32* p) {
     return v;
 }
 DEV void store_relaxed(u32* p, u32 v) { asm volatile("st.relaxed.gpu.global.u32 [%0], %1;" ::"l"(p), "r"(v) : "memory"); }
+DEV void store_release(u32* p, u32 v) { asm volatile("st.release.gpu.global.u32 [%0], %1;" ::"l"(p), "r"(v) : "memory"); }
 DEV void add_release(u32* p, u32 v) { asm volatile("red.release.gpu.global.add.u32 [%0], %1;" ::"l"(p), "r"(v) : "memory"); }
 DEV u32 fetch_add_acq_rel(u32* p, u32 v) {
     u32 old;
@@ -90,6 +91,17 @@ DEV bool mbarrier_test(u64* b, u32 phase) {
     return done != 0;
 }
 
+// True in one lane of a converged warp, always the same. The compiler then knows that a single thread is active, and
+// passes operands to the copy engine without a loop over lanes.
+DEV bool elect_one() {
+#ifdef HOPPER
+    u32 chosen;
+    asm volatile("{\n.reg .pred p;\nelect.sync _|p, 0xffffffff;\nselp.u32 %0, 1, 0, p;\n}" : "=r"(chosen)::"memory");
+    return chosen != 0;
+#else
+    return threadIdx.x % WARP == 0;
+#endif
+}
 DEV void warp_arrive(u64* b) {
     __syncwarp();
     if (threadIdx.x % WARP < ARRIVING_LANES) mbarrier_arrive(b);
@@ -172,4 +184,67 @@ DEV u32 pack_f16(f32 low, f32 high) {
     u32 r;
     asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(r) : "f"(high), "f"(low));
     return r;
+}
+
+#ifdef HOPPER
+// ---- Hopper: tensor maps ----
+// Copies one box of `map` to shared memory; `full` hears of its bytes. Coordinates are in elements, innermost first.
+DEV void tensor_load_2d(u32 shared, const void* map, u64* full, i32 c0, i32 c1) {
+    asm volatile("cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, {%3, %4}], [%2];"
+                 ::"r"(shared), "l"(map), "r"(shared_address(full)), "r"(c0), "r"(c1) : "memory");
+}
+DEV void tensor_load_5d(u32 shared, const void* map, u64* full, i32 c0, i32 c1, i32 c2, i32 c3, i32 c4) {
+    asm volatile("cp.async.bulk.tensor.5d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, {%3, %4, %5, %6, %7}], [%2];"
+                 ::"r"(shared), "l"(map), "r"(shared_address(full)), "r"(c0), "r"(c1), "r"(c2), "r"(c3), "r"(c4) : "memory");
+}
+// The other way round; part of the thread's present bulk group. What lies outside of the tensor is not stored.
+DEV void tensor_store_2d(const void* map, u32 shared, i32 c0, i32 c1) {
+    asm volatile("cp.async.bulk.tensor.2d.global.shared::cta.bulk_group [%0, {%2, %3}], [%1];"
+                 ::"l"(map), "r"(shared), "r"(c0), "r"(c1) : "memory");
+}
+DEV void tensor_store_5d(const void* map, u32 shared, i32 c0, i32 c1, i32 c2, i32 c3, i32 c4) {
+    asm volatile("cp.async.bulk.tensor.5d.global.shared::cta.bulk_group [%0, {%2, %3, %4, %5, %6}], [%1];"
+                 ::"l"(map), "r"(shared), "r"(c0), "r"(c1), "r"(c2), "r"(c3), "r"(c4) : "memory");
+}
+DEV void bulk_commit() { asm volatile("cp.async.bulk.commit_group;" ::: "memory"); }
+// Waits until at most N of the thread's bulk groups are unfinished; `_read`: have not read all of their source.
+template <u32 N> DEV void bulk_wait() { asm volatile("cp.async.bulk.wait_group %0;" ::"n"(N) : "memory"); }
+template <u32 N> DEV void bulk_wait_read() { asm volatile("cp.async.bulk.wait_group.read %0;" ::"n"(N) : "memory"); }
+// Orders this thread's accesses to shared memory before copies of it that are started afterwards.
+DEV void fence_proxy_shared() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
+
+// ---- Hopper: products of a warpgroup (wgmma.cuh) ----
+DEV void warpgroup_fence() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
+DEV void warpgroup_commit() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
+template <u32 N> DEV void warpgroup_wait() { asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(N) : "memory"); }
+// Sums that wgmma writes in the background must not move across a wait for it.
+DEV void pin(f32& v) { asm volatile("" : "+f"(v)::"memory"); }
+
+// ---- Hopper: shared memory ----
+// Four 8x8 matrices of 16-bit elements, one row address per lane.
+DEV void store_matrix_x4(u32 address, u32 r0, u32 r1, u32 r2, u32 r3) {
+    asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};"
+                 ::"r"(address), "r"(r0), "r"(r1), "r"(r2), "r"(r3) : "memory");
+}
+DEV void store_shared(u32 address, u32 v) { asm volatile("st.shared.u32 [%0], %1;" ::"r"(address), "r"(v) : "memory"); }
+DEV void store_shared(u32 address, float2 v) {
+    asm volatile("st.shared.v2.f32 [%0], {%1, %2};" ::"r"(address), "f"(v.x), "f"(v.y) : "memory");
+}
+DEV u32 load_shared(u32 address) {
+    u32 v;
+    asm volatile("ld.shared.u32 %0, [%1];" : "=r"(v) : "r"(address) : "memory");
+    return v;
+}
+#endif
+
+// ---- approximations of the special function unit: relative error below 2^-21 ----
+DEV f32 fast_exp2(f32 x) {
+    f32 y;
+    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+    return y;
+}
+DEV f32 fast_reciprocal(f32 x) {
+    f32 y;
+    asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+    return y;
 }

@@ -82,6 +82,7 @@ struct WorkerPlace {
     u32 taken;    // works done
     u32 tile;     // of the present one
     u32 scratch;  // where its scratch memory is, from the start of shared memory
+    u32 sequence, granule;  // of a hot path, during a call: its RingPlace
 };
 
 // What a block keeps in shared memory, besides the ring and the staging.
@@ -95,7 +96,7 @@ struct Shared {
     u64 done[WORKS];     // worker warps -> signaller
     u64 free[WORKS];     // loader and signaller -> controller: nobody needs the work any longer
     RingBarriers stages;
-    u8 stage_granule[RING_BARRIERS];  // the loader's: first granule of each stage
+    u8 stage_way[RING_BARRIERS];      // the loader's: granules of each stage, with those skipped in front of it
     u32 expected[COUNTERS];           // what each counter will show once everything so far, in program order, is done
     u32 shared_with[COUNTERS / WARP]; // a bit for each counter: set once blocks other than this one count on it
     Scalars scalars;

@@ -2,20 +2,6 @@
 #pragma once
 #include "paths.cuh"
 
-// What a warp keeps in shared memory while a tile is executed: its code takes all registers, and what the compiler saved
-// would go to local memory, which every acquire empties from the cache.
-struct Kept {
-    DEV static Shared& shared() { return *reinterpret_cast<Shared*>(shared_memory_anew() + SHARED_AT); }
-    DEV static u32 warp() { return thread_index_anew() / WARP - CONTROLLER_WARPS; }  // no shuffle: callers may be divergent
-    DEV static volatile WorkerPlace& place() { return shared().workers[warp()]; }
-    DEV static u32 taken() { return place().taken; }
-    // Every lane writes the same: no lane has to wait for another.
-    DEV static void set(u32 taken, u32 scratch) {
-        place().taken = taken;
-        place().scratch = scratch;
-    }
-};
-
 // Executes the tiles of a work by its row's handler.
 DEV void run_generic(u32 taken, const Block& block) {
     const Work& w = Kept::shared().works[taken % WORKS];
@@ -49,6 +35,22 @@ DEV void run_generic(u32 taken, const Block& block) {
     }
 }
 
+// Executes a work by its hot path; false if it has none.
+DEV bool run_path(u32 taken) {
+    Kept::place().taken = taken;
+    switch (Kept::shared().works[taken % WORKS].path) {
+#ifdef HOPPER
+        case PATH_GEMM: {
+            Workers workers;
+            HopperGemm::run(workers);
+            break;
+        }
+#endif
+        default: return false;
+    }
+    return true;
+}
+
 DEV void work(const Launch& launch) {
     const Block block;
     for (u32 taken = 0;; taken = Kept::taken() + 1) {
@@ -56,7 +58,7 @@ DEV void work(const Launch& launch) {
         wait_phase(&Kept::shared().decoded[taken % WORKS], taken / WORKS % 2);
         if (shared.works[taken % WORKS].last) return;
         block.sync();  // all are done with the work before: with the staging, and with stores that this one may depend on
-        run_generic(taken, block);
+        if (!run_path(taken)) run_generic(taken, block);
         warp_arrive(&Kept::shared().done[Kept::taken() % WORKS]);
     }
 }

@@ -1,0 +1,150 @@
+// The epilogue of products on wgmma, in registers: for the steps that networks use most, on operands whose rows lie packed.
+#pragma once
+#ifdef HOPPER
+#include "epilogue.cuh"
+
+constexpr u32 PIECE_COLUMNS = 64;  // a warp finishes 16 rows of so many columns at once
+constexpr u32 PIECE_SUMS = 32;     // of a lane: [8][row lane / 4, row lane / 4 + 8][column 2 (lane % 4), and the next]
+constexpr u32 PIECE_ROWS = 16;
+constexpr u32 HALF_ROWS = 8;
+
+// ---- activations by the special function unit: absolute errors below 2^-21 max(1, |x|), which rows allow (isa/epilogue.py) ----
+DEV f32 fast_sigmoid(f32 x) { return fast_reciprocal(1.0f + fast_exp2(-LOG2_E * x)); }
+DEV f32 fast_gelu_tanh(f32 x) { return x * fast_sigmoid(2.0f * SQRT_2_OVER_PI * x * fmaf(0.044715f * x, x, 1.0f)); }
+// x Phi(x) = max(x, 0) - |x| Phi(-|x|), with erfc after Abramowitz and Stegun 7.1.26.
+DEV f32 fast_gelu(f32 x) {
+    const f32 z = fabsf(x) * INVERSE_SQRT_2;
+    const f32 t = fast_reciprocal(fmaf(0.3275911f, z, 1.0f));
+    f32 p = fmaf(0.5f * 1.061405429f, t, 0.5f * -1.453152027f);
+    p = fmaf(p, t, 0.5f * 1.421413741f);
+    p = fmaf(p, t, 0.5f * -0.284496736f);
+    p = fmaf(p, t, 0.5f * 0.254829592f) * t;
+    const f32 finite = fabsf(fminf(x, 1e30f));  // infinity times nothing would be NaN
+    return fmaxf(x, 0.0f) - finite * (p * fast_exp2(-LOG2_E * z * z));
+}
+
+// Function `kind` of every element; the kinds that the host allows here (paths/gemm.py).
+DEV void fast_activate(f32 (&v)[PIECE_SUMS], u32 kind) {
+    switch (kind) {
+        case ACT_RELU:
+#pragma unroll
+            for (u32 i = 0; i < PIECE_SUMS; ++i) v[i] = activation_relu(v[i], 0.0f);
+            break;
+        case ACT_GELU:
+#pragma unroll
+            for (u32 i = 0; i < PIECE_SUMS; ++i) v[i] = fast_gelu(v[i]);
+            break;
+        case ACT_GELU_TANH:
+#pragma unroll
+            for (u32 i = 0; i < PIECE_SUMS; ++i) v[i] = fast_gelu_tanh(v[i]);
+            break;
+        case ACT_SILU:
+#pragma unroll
+            for (u32 i = 0; i < PIECE_SUMS; ++i) v[i] *= fast_sigmoid(v[i]);
+            break;
+        case ACT_SIGMOID:
+#pragma unroll
+            for (u32 i = 0; i < PIECE_SUMS; ++i) v[i] = fast_sigmoid(v[i]);
+            break;
+        case ACT_TANH:
+#pragma unroll
+            for (u32 i = 0; i < PIECE_SUMS; ++i) v[i] = fmaf(2.0f, fast_sigmoid(2.0f * v[i]), -1.0f);
+            break;
+        default: break;  // identity
+    }
+}
+
+// What a lane holds of the result: two rows, of which the second is 8 below, and pairs of columns, 8 apart.
+struct Piece {
+    u32 row, rows;        // first row, and how many there are: of all batches, as out counts them
+    u32 column, columns;  // first column, and how many there are
+
+    DEV bool has(u32 half, u32 j) const { return row + half * HALF_ROWS < rows && column + j * 8 < columns; }
+};
+
+DEV f32 low_half(u32 word, u32 dtype) {
+    return dtype == DTYPE_BF16 ? f32_from_bf16(static_cast<u16>(word)) : f32_from_f16(static_cast<u16>(word));
+}
+DEV f32 high_half(u32 word, u32 dtype) {
+    return dtype == DTYPE_BF16 ? __uint_as_float(word & 0xffff0000u) : f32_from_f16(static_cast<u16>(word >> 16));
+}
+
+// v * x, or v + factor * x, for the piece's elements x of `t`, whose columns are neighbours and whose pairs are aligned.
+DEV void combine_piece(f32 (&v)[PIECE_SUMS], const Tensor& t, const Piece& at, bool multiplies, f32 factor) {
+    const u32 dtype = t.dtype, pair = 2 * t.item_bytes;
+#pragma unroll
+    for (u32 half = 0; half < 2; ++half) {
+        const char* p = element(t, row_offset(t, min(at.row + half * HALF_ROWS, at.rows - 1)) + at.column);
+        float2 x[8];
+#pragma unroll
+        for (u32 j = 0; j < 8; ++j) {
+            x[j] = make_float2(0.0f, 0.0f);
+            const char* q = p + j * 4 * pair;
+            if (!at.has(half, j) || !range_in_bounds(t, q, pair)) continue;
+            if (dtype == DTYPE_F32) x[j] = *reinterpret_cast<const float2*>(q);
+            else x[j].x = __uint_as_float(*reinterpret_cast<const u32*>(q));
+        }
+#pragma unroll
+        for (u32 j = 0; j < 8; ++j) {
+            if (dtype != DTYPE_F32) {
+                const u32 word = __float_as_uint(x[j].x);
+                x[j] = make_float2(low_half(word, dtype), high_half(word, dtype));
+            }
+            f32& low = v[j * 4 + half * 2];
+            f32& high = v[j * 4 + half * 2 + 1];
+            low = multiplies ? low * x[j].x : fmaf(factor, x[j].x, low);
+            high = multiplies ? high * x[j].y : fmaf(factor, x[j].y, high);
+        }
+    }
+}
+
+// Two columns of bias per lane and piece of a tile, fetched before the main loop: afterwards everybody would wait for them.
+struct EarlyBias {
+    u32 words[SUMS / PIECE_SUMS];
+
+    DEV void fetch(const Tensor& t, u32 column, u32 columns, u32 lane) {
+#pragma unroll
+        for (u32 i = 0; i < SUMS / PIECE_SUMS; ++i) {
+            const u32 at = column + i * PIECE_COLUMNS + 2 * lane;
+            const char* p = element(t, at);
+            words[i] = at < columns && range_in_bounds(t, p, 4) ? *reinterpret_cast<const u32*>(p) : 0;
+        }
+    }
+    // Adds the first piece's columns.
+    DEV void add(f32 (&v)[PIECE_SUMS], u32 dtype, u32 lane) const {
+#pragma unroll
+        for (u32 j = 0; j < 8; ++j) {
+            const u32 word = __shfl_sync(0xffffffffu, words[0], j * 4 + lane % 4);
+            const f32 low = low_half(word, dtype), high = high_half(word, dtype);
+            v[j * 4] += low;
+            v[j * 4 + 1] += high;
+            v[j * 4 + 2] += low;
+            v[j * 4 + 3] += high;
+        }
+    }
+    DEV void advance() {
+#pragma unroll
+        for (u32 i = 1; i < SUMS / PIECE_SUMS; ++i) words[i - 1] = words[i];
+    }
+};
+
+// Takes the sums of one piece through the steps of `args`; `early`: the bias is in `bias`.
+template <class Args> DEV void finish_steps(f32 (&v)[PIECE_SUMS], const Args& args, const Piece& at, const EarlyBias& bias, bool early, u32 lane) {
+#pragma unroll 1
+    for (u32 i = 0; i < 4; ++i) {
+        const u32 step = args.steps(i);
+        if (step == 0) break;
+        if (step == STEP_ACT) {
+            fast_activate(v, args.act());
+        } else if (step == STEP_CLAMP) {
+            const f32 low = args.clamp_low(), high = args.clamp_high();
+#pragma unroll
+            for (u32 k = 0; k < PIECE_SUMS; ++k) v[k] = v[k] < low ? low : v[k] > high ? high : v[k];  // NaN stays
+        } else if (step == STEP_BIAS && early) {
+            bias.add(v, args.bias().dtype, lane);
+        } else {
+            combine_piece(v, step == STEP_BIAS ? args.bias() : step == STEP_RESIDUAL ? args.residual() : args.gate(), at, step == STEP_GATE, 1.0f);
+        }
+    }
+}
+#endif

@@ -1,0 +1,286 @@
+// GEMM of 16-bit floats on wgmma.
+#pragma once
+#ifdef HOPPER
+#include "gemm.cuh"
+#include "hopper/multiply.cuh"
+#include "hopper/split.cuh"
+#include "hopper/store.cuh"
+#include "hopper/tiles.cuh"
+
+// A GEMM as the plan scheduled it, at its present dims.
+struct HopperProducts {
+    const Work& work;
+
+    DEV explicit HopperProducts(const Work& w) : work(w) {}
+
+    DEV const ProductSchedule& schedule() const { return *reinterpret_cast<const ProductSchedule*>(work.detail); }
+    DEV bool has(u32 flag) const { return (schedule().flags & flag) != 0; }
+    // Batch group g stands for axes axis(g) .. axis(g + 1) - 1 of the result; rows for those from axis(3) on, but the last.
+    // Maps count the groups separately, the kernel all at once, outermost first.
+    DEV u32 axis(u32 g) const { return schedule().axes >> 4 * g & 0xf; }
+    DEV u32 extent(u32 begin, u32 end) const {
+        u32 n = 1;
+#pragma unroll 1
+        for (u32 k = begin; k < end; ++k) n *= work.operands[0].dims[k];
+        return n;
+    }
+    DEV ProductTiles tiles() const {
+        const GemmArgs& args = GemmArgs::of(work);
+        const u32 last = args.out().rank - 1u;
+        return ProductTiles(extent(axis(3), last), args.b().dims[last], extent(0, axis(3)), schedule());
+    }
+    // The coordinates that batch `batch` has in the map of operand 0 (a), 1 (b) or 2 (out), innermost first: 0 for a group
+    // that the operand has once.
+    DEV void coordinates(u32 batch, u32 operand, i32 (&c)[3]) const {
+#pragma unroll
+        for (i32 g = 2; g >= 0; --g) {
+            const u32 size = extent(axis(g), axis(g + 1)), rest = batch / size;
+            c[2 - g] = schedule().held >> (operand * 3 + g) & 1 ? 0 : batch - rest * size;
+            batch = rest;
+        }
+    }
+    DEV MapPlace out_place(u32 batch, u32 row) const {
+        MapPlace to{has(OUT_MAPPED) ? map(schedule().out_map) : nullptr, has(BATCHED), has(OUT_WHOLE), row, {0, 0, 0}};
+        if (to.batched) coordinates(batch, 2, to.batch);
+        return to;
+    }
+    DEV const void* map(u32 index) const { return shared_state().launch->maps + static_cast<u64>(index) * TENSOR_MAP_BYTES; }
+
+    // Whether the warpgroups stand side by side.
+    DEV bool beside() const { return schedule().tile_rows == BLOCK_ROWS; }
+    DEV u32 left_granules() const { return schedule().tile_rows / BLOCK_ROWS; }
+    DEV u32 granules() const { return left_granules() + schedule().tile_columns / PIECE_COLUMNS; }
+    DEV TileLayout layout(u32 warpgroup) const {
+        TileLayout l{left_granules(), granules(), 0, left_granules() * GRANULE_BYTES};
+        if (beside()) l.right_offset += warpgroup * (schedule().tile_columns / 2) * LINE_BYTES;
+        else l.left_offset = warpgroup * GRANULE_BYTES;
+        return l;
+    }
+};
+
+// Starts the copies of one operand's part of a stage: granules of 64 of its rows (M or N), or one box with all of them.
+struct OperandLoader {
+    const void* map;
+    bool across;
+    u32 boxes, box_bytes;
+    i32 batch[3];
+
+    template <bool BATCHES> DEV void load(u32 shared, u64* full, u32 row, u32 depth) const {
+        u32 left = boxes;
+#pragma unroll 1
+        do {
+            const u32 inner = across ? row : depth, outer = across ? depth : row;
+            if (BATCHES) tensor_load_5d(shared, map, full, inner, outer, batch[0], batch[1], batch[2]);
+            else tensor_load_2d(shared, map, full, inner, outer);
+            row += PIECE_COLUMNS;
+            shared += box_bytes;
+        } while (--left != 0);
+    }
+};
+
+struct HopperGemm {
+    static DEV_CALL u32 tiles(const Work& w) { return HopperProducts(w).tiles().items(); }
+
+    static DEV void load(const Work& w, Loader& loader) {
+        const HopperProducts p(w);
+        if (p.has(BATCHED)) load_items<true>(p, loader);
+        else load_items<false>(p, loader);
+    }
+
+    static DEV void run(Workers& me) {
+        me.wait_placed();
+        if (!me.wait_ready()) return;
+        for (u32 item = me.work().first_tile; item < me.work().tiles; item = Kept::place().tile + gridDim.x) {
+            __syncwarp();  // every lane has read which tile was the last one
+            Kept::place().tile = item;
+            f32 sums[SUMS];
+            EarlyBias bias;
+            multiply_item(sums, bias, me);
+            if (HopperProducts(me.work()).schedule().scratch) finish_in_scratch(sums, me);
+            else if (!finish(sums, bias, me)) return;
+        }
+        if (me.lane() == 0) bulk_wait<0>();
+    }
+
+  private:
+    template <bool BATCHES> static DEV void load_items(const HopperProducts& p, Loader& loader) {
+        const ProductTiles tiles = p.tiles();
+        const u32 granules = p.granules(), scratch = p.schedule().scratch, items = p.work.tiles;
+        const u32 left_bytes = tiles.tile_rows * LINE_BYTES, bytes = left_bytes + tiles.tile_columns * LINE_BYTES;
+        OperandLoader a{p.map(p.schedule().a_map), p.has(A_ACROSS), 1, left_bytes, {0, 0, 0}};
+        OperandLoader b{p.map(p.schedule().b_map), p.has(B_ACROSS), 1, bytes - left_bytes, {0, 0, 0}};
+        if (a.across) a.boxes = p.left_granules(), a.box_bytes = GRANULE_BYTES;
+        if (b.across) b.boxes = granules - p.left_granules(), b.box_bytes = GRANULE_BYTES;
+        bool ready = !p.has(B_CONSTANT);
+        if (ready) loader.wait_ready();
+#pragma unroll 1
+        for (u32 item = p.work.first_tile; item < items; item += gridDim.x) {
+            const ProductItem at = tiles.at(item);
+            if (BATCHES) {
+                p.coordinates(at.batch, 0, a.batch);
+                p.coordinates(at.batch, 1, b.batch);
+            }
+            u32 depth = at.first_block * DEPTH;
+            const u32 end = depth + at.blocks * DEPTH;
+            if (!ready) {
+                // What nothing in the program writes is on its way before it is known that the rest can be read.
+                const RingPlace behind = loader.place;
+                Stage stage;
+                for (u32 early = depth; early < end && loader.has_room(behind, granules); early += DEPTH) {
+                    if (!loader.claim(stage, granules, bytes)) return;
+                    b.load<BATCHES>(loader.address(stage) + left_bytes, loader.full(stage), at.column, early);
+                }
+                loader.wait_ready();
+                ready = true;
+                for (RingPlace again = behind; again.sequence != loader.place.sequence; depth += DEPTH) {
+                    stage = again.next(granules);
+                    a.load<BATCHES>(loader.address(stage), loader.full(stage), at.row, depth);
+                }
+            }
+#pragma unroll 1
+            for (; depth != end; depth += DEPTH) {
+                Stage stage;
+                if (!loader.claim(stage, granules, bytes)) return;
+                a.load<BATCHES>(loader.address(stage), loader.full(stage), at.row, depth);
+                b.load<BATCHES>(loader.address(stage) + left_bytes, loader.full(stage), at.column, depth);
+            }
+            Stage stage;
+            if (scratch && !loader.claim(stage, scratch, 0)) return;
+        }
+    }
+
+    // Where a warp's part of a tile lies in the result, and how wide it is.
+    struct WarpPart {
+        u32 row, column, width;
+
+        DEV WarpPart(const HopperProducts& p, const ProductItem& at, u32 warp) {
+            const u32 warpgroup = warp / 4, columns = p.schedule().tile_columns;
+            width = p.beside() ? columns / 2 : columns;
+            row = at.row + (p.beside() ? 0 : warpgroup * BLOCK_ROWS) + warp % 4 * PIECE_ROWS;
+            column = at.column + (p.beside() ? warpgroup * width : 0);
+        }
+    };
+
+    static DEV void multiply_item(f32 (&sums)[SUMS], EarlyBias& bias, Workers& me) {
+        const HopperProducts p(me.work());
+        const ProductTiles tiles = p.tiles();
+        const ProductItem at = tiles.at(Kept::place().tile);
+        const u32 warp = me.warp(), flags = p.schedule().flags;
+        const WarpPart part(p, at, warp);
+        const TileLayout layout = p.layout(warp / 4);
+        if (flags & BIAS_EARLY) bias.fetch(GemmArgs::of(p.work).bias(), part.column, tiles.columns, me.lane());
+        switch (part.width) {
+            case 64: multiply_any<64>(sums, flags, layout, at.blocks, me); break;
+            case 128: multiply_any<128>(sums, flags, layout, at.blocks, me); break;
+            default: multiply_any<256>(sums, flags, layout, at.blocks, me); break;
+        }
+    }
+
+    template <u32 COLUMNS> static DEV void multiply_any(f32 (&sums)[SUMS], u32 flags, const TileLayout& layout, u32 blocks, Workers& me) {
+        switch (flags & (A_ACROSS | B_ACROSS | HALF_FLOATS)) {
+            case 0: multiply<Bf16, COLUMNS, false, false>(sums, layout, blocks, me); break;
+            case B_ACROSS: multiply<Bf16, COLUMNS, false, true>(sums, layout, blocks, me); break;
+            case A_ACROSS: multiply<Bf16, COLUMNS, true, false>(sums, layout, blocks, me); break;
+            case A_ACROSS | B_ACROSS: multiply<Bf16, COLUMNS, true, true>(sums, layout, blocks, me); break;
+            case HALF_FLOATS: multiply<F16, COLUMNS, false, false>(sums, layout, blocks, me); break;
+            case HALF_FLOATS | B_ACROSS: multiply<F16, COLUMNS, false, true>(sums, layout, blocks, me); break;
+            case HALF_FLOATS | A_ACROSS: multiply<F16, COLUMNS, true, false>(sums, layout, blocks, me); break;
+            default: multiply<F16, COLUMNS, true, true>(sums, layout, blocks, me); break;
+        }
+    }
+
+    // In registers, piece by piece. After each the next one's sums move to the front: registers cannot be indexed, and
+    // so the code is there once. False after a trap.
+    static DEV bool finish(f32 (&sums)[SUMS], EarlyBias& bias, Workers& me) {
+        const HopperProducts p(me.work());
+        const ProductTiles tiles = p.tiles();
+        const ProductItem at = tiles.at(Kept::place().tile);
+        const u32 lane = me.lane(), warp = me.warp();
+        const WarpPart part(p, at, warp);
+        const u32 pieces = part.width / PIECE_COLUMNS;
+        u32 mine = (1u << pieces) - 1;  // a bit for each piece that this block finishes
+        if (tiles.splits > 1) {
+            const SplitTile split = split_tile(p, tiles, at, shared_state().launch->workspace, warp, pieces);
+            split.publish(sums, lane);
+            if (at.split >= split.finishers()) return true;
+            if (!split.wait(*shared_state().launch, p.work.instruction, lane)) return false;
+            mine = split.mine();
+        }
+        Piece piece{at.batch * tiles.rows + part.row + lane / 4, (at.batch + 1) * tiles.rows, part.column + 2 * (lane % 4), tiles.columns};
+#pragma unroll 1
+        for (u32 i = 0; i < pieces; ++i) {
+            if (mine >> i & 1) {
+                if (tiles.splits > 1) split_tile(p, tiles, at, shared_state().launch->workspace, warp, pieces).gather(sums, i, lane);
+                f32 v[PIECE_SUMS];
+#pragma unroll
+                for (u32 k = 0; k < PIECE_SUMS; ++k) v[k] = sums[k];
+                finish_piece(v, p, p.out_place(at.batch, part.row), piece, bias, me.staging(), lane);
+            }
+#pragma unroll
+            for (u32 k = PIECE_SUMS; k < SUMS; ++k) sums[k - PIECE_SUMS] = sums[k];
+            bias.advance();
+            piece.column += PIECE_COLUMNS;
+        }
+        return true;
+    }
+
+    static DEV SplitTile split_tile(const HopperProducts& p, const ProductTiles& tiles, const ProductItem& at, char* workspace, u32 warp,
+                                    u32 pieces) {
+        const u64 sums = p.schedule().sums * 1024ull + static_cast<u64>(at.tile) * tiles.splits * tiles.tile_rows * tiles.tile_columns * 4;
+        const u64 flags = p.schedule().flags_at * 1024ull + static_cast<u64>(at.tile * WORKER_WARPS + warp) * MAX_FINISHERS * MAX_SPLITS * 4;
+        return SplitTile{reinterpret_cast<f32*>(workspace + sums), reinterpret_cast<u32*>(workspace + flags), tiles.splits, at.split, warp, pieces};
+    }
+
+    static DEV void finish_piece(f32 (&v)[PIECE_SUMS], const HopperProducts& p, const MapPlace& to, const Piece& at, const EarlyBias& bias,
+                                 u32 staging, u32 lane) {
+        const GemmArgs& args = GemmArgs::of(p.work);
+        const f32 alpha = args.alpha();
+        if (alpha != 1.0f) {
+#pragma unroll
+            for (u32 k = 0; k < PIECE_SUMS; ++k) v[k] *= alpha;
+        }
+        if (args.sub() == GEMM_GLU) {
+            store_piece_glu(v, args.unit(), args.out(), to, at, staging, lane);
+            return;
+        }
+        if (args.has_c()) combine_piece(v, args.c(), at, false, args.beta());
+        finish_steps(v, args, at, bias, p.has(BIAS_EARLY), lane);
+        if (args.out().dtype == DTYPE_F32) store_piece_32(v, args.out(), at);
+        else store_piece_16(v, args.out(), to, at, staging, lane);
+    }
+
+    // Through scratch memory, by the portable epilogue, which knows every step and operand.
+    static DEV void finish_in_scratch(f32 (&sums)[SUMS], Workers& me) {
+        const HopperProducts p(me.work());
+        const ProductTiles tiles = p.tiles();
+        const ProductItem at = tiles.at(Kept::place().tile);
+        const u32 warp = me.warp(), lane = me.lane(), pitch = tiles.tile_columns + 8;  // 8: rows begin in different banks
+        const WarpPart part(p, at, warp);
+        Stage scratch;
+        const u32 base = me.next(scratch, p.schedule().scratch);
+        me.wait(scratch);
+        const u32 row = part.row - at.row + lane / 4, column = part.column - at.column + 2 * (lane % 4);
+#pragma unroll
+        for (u32 j = 0; j < 16; ++j) {
+            if (j * 8 >= part.width) break;
+            const u32 to = base + (row * pitch + column + j * 8) * 4;
+            store_shared(to, make_float2(sums[j * 4], sums[j * 4 + 1]));
+            store_shared(to + HALF_ROWS * pitch * 4, make_float2(sums[j * 4 + 2], sums[j * 4 + 3]));
+        }
+        Kept::place().scratch = scratch.offset();
+        me.sync();
+        const Epilogue e = gemm_epilogue(GemmArgs::of(p.work));
+        TileExtent extent{at.batch * tiles.rows + at.row, at.column, min(tiles.tile_rows, tiles.rows - at.row),
+                          min(tiles.tile_columns, tiles.columns - at.column)};
+        if (e.glu) {
+            extent.column /= 2;
+            extent.columns /= 2;
+        }
+        Kept::place().sequence = me.place.sequence;
+        Kept::place().granule = me.place.granule;
+        store_tile(e, extent, 1, tiles.tile_rows, pitch, Block());
+        me.place = RingPlace{Kept::place().sequence, Kept::place().granule};
+        me.release(Stage{me.place.sequence - 1, 0});  // the scratch memory
+    }
+};
+#endif

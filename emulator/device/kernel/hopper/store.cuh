@@ -1,0 +1,151 @@
+// From registers to the result: through a warp's store staging by the copy engine where that can be, else by its lanes.
+#pragma once
+#ifdef HOPPER
+#include "hopper/finish.cuh"
+
+constexpr u32 HALF_BYTES = HALF_ROWS * LINE_BYTES;  // of staging: 8 rows of 64 columns of 16 bits, one swizzled tile
+
+// Where a piece goes in the tensor map of the result: see ProductMaps.
+struct MapPlace {
+    const void* map;
+    bool batched;  // five coordinates, else two
+    bool whole;    // stores that begin inside of the present dims stay there, or the map cuts off what does not
+    u32 row;       // of the piece's first row, within the batch
+    i32 batch[3];  // innermost first
+};
+
+DEV void store_box(const MapPlace& to, u32 shared, u32 column, u32 row) {
+    if (to.batched) tensor_store_5d(to.map, shared, column, row, to.batch[0], to.batch[1], to.batch[2]);
+    else tensor_store_2d(to.map, shared, column, row);
+}
+
+// Stores one row of staging, `columns` of 16 bits that begin at `shared`, chunk by chunk; this lane does chunks lane, lane + 4, ...
+// `swizzle` is what a chunk's place is XORed with.
+DEV void store_row(const Tensor& out, i64 offset, u32 shared, u32 columns, u32 chunk, u32 swizzle) {
+    constexpr u32 PER_CHUNK = CHUNK_BYTES / 2;
+    const i64 step = out.strides[out.rank - 1];
+#pragma unroll 1
+    for (; chunk * PER_CHUNK < columns; chunk += 4) {
+        const u32 from = shared + (chunk ^ swizzle) * CHUNK_BYTES;
+        char* p = element(out, offset + static_cast<i64>(chunk * PER_CHUNK) * step);
+        if (step == 1 && columns - chunk * PER_CHUNK >= PER_CHUNK && reinterpret_cast<u64>(p) % CHUNK_BYTES == 0 &&
+            range_in_bounds(out, p, CHUNK_BYTES)) {
+            *reinterpret_cast<uint4*>(p) = make_uint4(load_shared(from), load_shared(from + 4), load_shared(from + 8), load_shared(from + 12));
+            continue;
+        }
+#pragma unroll 1
+        for (u32 i = 0; i < PER_CHUNK && chunk * PER_CHUNK + i < columns; ++i) {
+            char* q = element(out, offset + static_cast<i64>(chunk * PER_CHUNK + i) * step);
+            if (in_bounds(out, q)) *reinterpret_cast<u16*>(q) = static_cast<u16>(load_shared(from + i / 2 * 4) >> i % 2 * 16);
+        }
+    }
+}
+
+// Stores what a warp has put into one half of its staging: 8 rows from `row` on (of all batches), WIDTH columns from `column` on.
+template <u32 WIDTH> DEV void store_half(const Tensor& out, const MapPlace& to, u32 half, u32 shared, u32 row, u32 rows, u32 column,
+                                         u32 columns, u32 lane) {
+    const bool inside = row + HALF_ROWS <= rows && column + WIDTH <= columns;
+    if (to.map && (to.whole || inside)) {
+        fence_proxy_shared();
+        __syncwarp();
+        if (lane == 0) {
+            if (row < rows && column < columns) store_box(to, shared, column, to.row + half * HALF_ROWS);
+            bulk_commit();  // also of nothing: wait_half counts
+        }
+        return;
+    }
+    __syncwarp();
+    const u32 mine = lane / 4;
+    if (row + mine < rows && column < columns) {
+        const i64 offset = row_offset(out, row + mine) + static_cast<i64>(column) * out.strides[out.rank - 1];
+        store_row(out, offset, shared + mine * WIDTH * 2, min(WIDTH, columns - column), lane % 4, WIDTH == 64 ? mine : mine / 2);
+    }
+    __syncwarp();
+    if (lane == 0) bulk_commit();
+}
+
+// Waits until this half of the staging, stored from two halves ago, may be written again.
+DEV void wait_half(u32 lane) {
+    if (lane == 0) bulk_wait_read<1>();
+    __syncwarp();
+}
+
+DEV u32 pack_pair(u32 dtype, f32 low, f32 high) { return dtype == DTYPE_BF16 ? pack_bf16(low, high) : pack_f16(low, high); }
+
+// Stores a piece of 16-bit elements; `at.row` is the lane's row, and `to.row` the piece's first.
+DEV void store_piece_16(const f32 (&v)[PIECE_SUMS], const Tensor& out, const MapPlace& to, const Piece& at, u32 staging, u32 lane) {
+    const u32 row = lane % 8, first_row = at.row - lane / 4, first_column = at.column - 2 * (lane % 4);
+#pragma unroll
+    for (u32 half = 0; half < 2; ++half) {
+        const u32 shared = staging + half * HALF_BYTES;
+        wait_half(lane);
+#pragma unroll
+        for (u32 j = 0; j < 8; j += 4) {
+            u32 words[4];
+#pragma unroll
+            for (u32 i = 0; i < 4; ++i) words[i] = pack_pair(out.dtype, v[(j + i) * 4 + half * 2], v[(j + i) * 4 + half * 2 + 1]);
+            store_matrix_x4(shared + row * LINE_BYTES + (((j + lane / 8) ^ row) * CHUNK_BYTES), words[0], words[1], words[2], words[3]);
+        }
+        store_half<PIECE_COLUMNS>(out, to, half, shared, first_row + half * HALF_ROWS, at.rows, first_column, at.columns, lane);
+    }
+}
+
+// Stores a piece of f32: eight rows of 32 neighbouring bytes at a time.
+DEV void store_piece_32(const f32 (&v)[PIECE_SUMS], const Tensor& out, const Piece& at) {
+    const i64 step = out.strides[out.rank - 1];
+#pragma unroll
+    for (u32 half = 0; half < 2; ++half) {
+        if (at.row + half * HALF_ROWS >= at.rows) continue;
+        char* p = element(out, row_offset(out, at.row + half * HALF_ROWS) + static_cast<i64>(at.column) * step);
+        const bool pairs = step == 1 && reinterpret_cast<u64>(p) % 8 == 0;
+#pragma unroll
+        for (u32 j = 0; j < 8; ++j) {
+            const u32 column = at.column + j * 8;
+            char* q = p + j * 32 * step;
+            const f32 low = v[j * 4 + half * 2], high = v[j * 4 + half * 2 + 1];
+            if (pairs && column + 1 < at.columns && range_in_bounds(out, q, 8)) {
+                *reinterpret_cast<float2*>(q) = make_float2(low, high);
+            } else {
+                if (column < at.columns && in_bounds(out, q)) *reinterpret_cast<f32*>(q) = low;
+                if (column + 1 < at.columns && in_bounds(out, q + 4 * step)) *reinterpret_cast<f32*>(q + 4 * step) = high;
+            }
+        }
+    }
+}
+
+DEV f32 fast_unit(u32 kind, f32 x) {
+    switch (kind) {
+        case ACT_RELU: return activation_relu(x, 0.0f);
+        case ACT_GELU: return fast_gelu(x);
+        case ACT_GELU_TANH: return fast_gelu_tanh(x);
+        case ACT_SILU: return x * fast_sigmoid(x);
+        case ACT_SIGMOID: return fast_sigmoid(x);
+        default: return x;  // identity
+    }
+}
+
+// Stores a piece of a gated linear unit: sums stand in pairs, which one lane holds, and the result has half the columns.
+// `at` counts columns of sums.
+DEV void store_piece_glu(const f32 (&v)[PIECE_SUMS], u32 unit, const Tensor& out, const MapPlace& to, const Piece& at, u32 staging, u32 lane) {
+    const u32 row = lane / 4, first_column = (at.column - 2 * (lane % 4)) / 2;
+    const bool even = lane % 2 == 0;
+#pragma unroll
+    for (u32 half = 0; half < 2; ++half) {
+        const u32 shared = staging + half * HALF_BYTES;
+        wait_half(lane);
+#pragma unroll
+        for (u32 j = 0; j < 8; j += 2) {
+            // Two groups of four columns: an even lane keeps its column of the first and gets the neighbour's, an odd one
+            // likewise for the second, so that each has two neighbouring columns.
+            const f32 first = fast_unit(unit, v[j * 4 + half * 2]) * v[j * 4 + half * 2 + 1];
+            const f32 second = fast_unit(unit, v[j * 4 + 4 + half * 2]) * v[j * 4 + 4 + half * 2 + 1];
+            const f32 other = __shfl_xor_sync(0xffffffffu, even ? second : first, 1);
+            const u32 word = even ? pack_pair(out.dtype, first, other) : pack_pair(out.dtype, other, second);
+            const u32 column = (even ? j : j + 1) * 4 + (lane & 2);
+            const u32 chunk = column / 8 ^ (row / 2 & 3);
+            store_shared(shared + row * (LINE_BYTES / 2) + chunk * CHUNK_BYTES + column % 8 * 2, word);
+        }
+        store_half<PIECE_COLUMNS / 2>(out, to, half, shared, at.row - row + half * HALF_ROWS, at.rows, first_column, at.columns / 2, lane);
+    }
+}
+#endif

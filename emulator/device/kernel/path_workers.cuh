@@ -1,0 +1,58 @@
+// What the hot paths see of the workers.
+#pragma once
+#include "loader.cuh"
+
+// What a warp keeps in shared memory while a tile is executed: its code takes all registers, and what the compiler saved
+// would go to local memory, which every acquire empties from the cache.
+struct Kept {
+    DEV static Shared& shared() { return *reinterpret_cast<Shared*>(shared_memory_anew() + SHARED_AT); }
+    DEV static u32 warp() { return thread_index_anew() / WARP - CONTROLLER_WARPS; }  // no shuffle: callers may be divergent
+    DEV static volatile WorkerPlace& place() { return shared().workers[warp()]; }
+    DEV static u32 taken() { return place().taken; }
+    // Every lane writes the same: no lane has to wait for another.
+    DEV static void set(u32 taken, u32 scratch) {
+        place().taken = taken;
+        place().scratch = scratch;
+    }
+};
+
+// The workers of a block as the hot paths see them: 8 warps, and the stages that the loader filled for the present work.
+struct Workers {
+    RingPlace place;
+
+    // The work, by an address worked out anew: what is read through it is not kept in registers over a main loop.
+    DEV const Work& work() const { return Kept::shared().works[Kept::taken() % WORKS]; }
+
+    DEV u32 thread() const { return threadIdx.x - CONTROLLER_WARPS * WARP; }
+    DEV u32 warp() const { return __shfl_sync(0xffffffffu, thread() / WARP, 0); }
+    DEV u32 lane() const { return threadIdx.x % WARP; }
+    DEV void sync() const { named_barrier(WORKER_BARRIER, WORKER_THREADS); }
+
+    // Waits until everything that the work depends on is done; false if the run is over.
+    DEV bool wait_ready() const {
+        const u32 taken = Kept::taken();
+        wait_phase(&Kept::shared().ready[taken % WORKS], taken / WORKS % 2);
+        return work().go;
+    }
+    // Waits until it is known where the work's first stage lies.
+    DEV void wait_placed() {
+        const u32 taken = Kept::taken();
+        wait_phase(&Kept::shared().placed[taken % WORKS], taken / WORKS % 2);
+        place = work().place;
+    }
+    // The next stage; its address in the shared window.
+    DEV u32 next(Stage& stage, u32 granules) {
+        stage = place.next(granules);
+        return shared_address(shared_memory) + stage.offset();
+    }
+    // Waits for the bytes of a stage; after a trap they may be missing.
+    DEV void wait(const Stage& stage) const {
+        while (!mbarrier_test(&shared_state().stages.full[stage.barrier()], stage.parity())) {
+            if (stopped(shared_state())) return;
+        }
+    }
+    // Called by every warp once it is done with the stage.
+    DEV void release(const Stage& stage) const { warp_arrive(&shared_state().stages.empty[stage.barrier()]); }
+    // The 2 KB of store staging that a warp has, in the shared window, 1024-byte aligned.
+    DEV u32 staging() const { return shared_address(shared_memory) + STAGING_AT + warp() * (STAGING_BYTES / WORKER_WARPS); }
+};

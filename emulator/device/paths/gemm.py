@@ -1,0 +1,358 @@
+"""GEMM of 16-bit floats on wgmma: whether it fits, its tile shape and splits, its tensor maps."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from dla.emulator.device import layout
+from dla.emulator.device.layout import PATH_GEMM, PRODUCT_SCHEDULE, WORKER_WARPS
+from dla.emulator.device.paths.tensor_map import ALIGNMENT, TensorMap, packed_axis
+from dla.emulator.device.paths.types import Context, Schedule
+from dla.isa.descriptor import Descriptor, Dynamic
+from dla.isa.dtypes import DType
+from dla.isa.program import Instruction
+
+DEPTH = 64
+"""Elements of the depth (K) in one stage."""
+GROUPS = 3
+"""Coordinates of a tensor map that count batches."""
+LEAST_ROWS = 17
+"""Fewer rows are the business of the path that streams the other matrix."""
+FAST_ACTIVATIONS = ("identity", "relu", "gelu", "gelu_tanh", "silu", "sigmoid", "tanh")
+"""Those that kernel/hopper/finish.cuh has."""
+SCRATCH_PITCH = 8
+"""Floats between the rows of a tile in scratch memory, so that they begin in different banks."""
+MAX_WORKSPACE = 1 << 28
+"""Bytes for the partial sums of one program: beyond that, nothing is split."""
+
+
+@dataclass(frozen=True)
+class Tile:
+    """What a block works on at a time. Of 64 rows, the two warpgroups take half of the columns each."""
+
+    rows: int
+    columns: int
+
+    @property
+    def granules(self) -> int:
+        """Of a stage."""
+        return (self.rows + self.columns) // 64
+
+    @property
+    def scratch_granules(self) -> int:
+        """Of all the tile's sums."""
+        return -(-self.rows * (self.columns + SCRATCH_PITCH) * 4 // 8192)
+
+
+TILES = (Tile(128, 256), Tile(128, 128), Tile(128, 64), Tile(64, 256), Tile(64, 128))
+
+
+@dataclass(frozen=True)
+class Costs:
+    """Clocks of one multiprocessor, fitted to an H200."""
+
+    multiplies: int = 2048  # multiply-adds per clock
+    block_bytes: float = 64.0  # from the L2 cache, per clock and block
+    all_bytes: float = 6100.0  # the same, of all blocks together
+    start: int = 1500  # until the first stage is there
+    piece: int = 350  # to finish 16 rows of 64 columns, per warp
+    meet: int = 2500  # until the partial sums of other blocks can be read
+
+
+COSTS = Costs()
+
+
+@dataclass(frozen=True)
+class Choice:
+    """A tile shape, and in how many parts the depth goes."""
+
+    tile: Tile
+    splits: int
+
+
+def clocks(
+    choice: Choice, rows: int, columns: int, batches: int, blocks: int, depth: int, costs: Costs = COSTS
+) -> float:
+    """About how long `batches` products of [rows, depth] and [depth, columns] take on `blocks` blocks, in clocks."""
+    tile = choice.tile
+    items = math.ceil(rows / tile.rows) * math.ceil(columns / tile.columns) * batches * choice.splits
+    waves = math.ceil(items / blocks)
+    bandwidth = min(costs.block_bytes, costs.all_bytes / min(items, blocks))
+    stage = max(tile.rows * tile.columns * DEPTH / costs.multiplies, (tile.rows + tile.columns) * DEPTH * 2 / bandwidth)
+    stages = math.ceil(math.ceil(depth / DEPTH) / choice.splits)
+    finish = costs.piece * tile.rows * tile.columns / (16 * 64 * WORKER_WARPS)
+    if choice.splits > 1:
+        finish = costs.meet + finish / min(choice.splits, 2) + 2 * tile.rows * tile.columns * 4 / bandwidth
+    return costs.start + waves * (stages * stage + finish)
+
+
+def choose(
+    rows: int, columns: int, batches: int, blocks: int, depth: int, *, tiles: Sequence[Tile] = TILES, split: bool = True
+) -> Choice:
+    """The cheapest way; of equally cheap ones the first."""
+    most = math.ceil(depth / DEPTH) // 2 if split else 1
+    candidates = [
+        Choice(tile, splits)
+        for tile in tiles
+        for splits in (1, 2, 3, 4, 6, layout.MAX_SPLITS)
+        if splits == 1 or (splits <= most and _items(tile, rows, columns, batches) * splits <= blocks)
+    ]
+    return min(candidates, key=lambda choice: clocks(choice, rows, columns, batches, blocks, depth))
+
+
+def _items(tile: Tile, rows: int, columns: int, batches: int) -> int:
+    return math.ceil(rows / tile.rows) * math.ceil(columns / tile.columns) * batches
+
+
+# ---- the shape of an instruction ----
+
+
+@dataclass(frozen=True)
+class Operand:
+    """A view broadcast to the rank of the result; strides in elements, 0 where it is broadcast."""
+
+    descriptor: Descriptor
+    strides: tuple[int, ...]
+
+    @property
+    def item(self) -> int:
+        return self.descriptor.dtype.itemsize
+
+
+def broadcast(descriptor: Descriptor, dims: Sequence[int]) -> Operand:
+    """`descriptor` as a view of as many axes as `dims` has."""
+    lead = len(dims) - descriptor.rank
+    strides = tuple(
+        0 if own == 1 and dim != 1 else stride
+        for own, dim, stride in zip(descriptor.dims, dims[lead:], descriptor.strides, strict=True)
+    )
+    return Operand(descriptor, (0,) * lead + strides)
+
+
+@dataclass(frozen=True)
+class Grouping:
+    """Axes of the result: up to three groups of batches, outermost first, and those that count as rows."""
+
+    groups: tuple[range, ...]
+    rows: range
+
+
+def group(dims: Sequence[int], dynamic: Sequence[bool], a: Operand, b: Operand, out: Operand) -> Grouping | None:
+    """How the axes but the last are counted; None where batches need more than three coordinates.
+
+    Neighbouring axes are one where every operand has them at one distance. Batches that share b are rows.
+    """
+    last = len(dims) - 1
+
+    def joins(axis: int, inner: range, operands: Sequence[Operand]) -> bool:
+        if any(dynamic[k] for k in inner):
+            return False
+        size = math.prod(dims[k] for k in inner)
+        steps = [next((o.strides[k] for k in reversed(inner) if dims[k] != 1), None) for o in operands]
+        return dims[axis] == 1 or all(
+            step is None or o.strides[axis] == size * step for o, step in zip(operands, steps, strict=True)
+        )
+
+    rows = range(last - 1, last)
+    while rows.start > 0:
+        axis = rows.start - 1
+        if not (dims[axis] == 1 or b.strides[axis] == 0) or not joins(axis, rows, (a, out)):
+            break
+        rows = range(axis, last)
+    groups: list[range] = []
+    for axis in reversed(range(rows.start)):
+        if groups and joins(axis, groups[0], (a, b, out)):
+            groups[0] = range(axis, groups[0].stop)
+        else:
+            groups.insert(0, range(axis, axis + 1))
+    return Grouping(tuple(groups), rows) if len(groups) <= GROUPS else None
+
+
+# ---- the schedule ----
+
+
+def schedule(instruction: Instruction, context: Context) -> Schedule | None:
+    """The schedule of a GEMM of 16-bit floats whose operands tensor maps can describe; None for others."""
+    if instruction.row.mnemonic != "GEMM":
+        return None
+    out, a, b = (instruction.operand(name) for name in ("out", "a", "b"))
+    if out is None or a is None or b is None:
+        return None
+    if a.dtype not in (DType.F16, DType.BF16) or any(d.offset_register is not None for d in (out, a, b)):
+        return None
+    if isinstance(a.dims[-1], Dynamic) or 0 in (*out.bounds, *a.bounds):
+        return None
+    return _Scheduler(instruction, context, out, a, b).schedule()
+
+
+class _Scheduler:
+    """What the parts of one schedule have in common."""
+
+    def __init__(
+        self, instruction: Instruction, context: Context, out: Descriptor, a: Descriptor, b: Descriptor
+    ) -> None:
+        self.instruction, self.context = instruction, context
+        self.dims = out.bounds
+        self.glu = instruction.sub == "glu"
+        batch = self.dims[:-2]
+        self.depth, self.columns = a.bounds[-1], b.bounds[-1]
+        self.out = Operand(out, out.strides)
+        self.a = broadcast(a, (*batch, self.dims[-2], self.depth))
+        self.b = broadcast(b, (*batch, self.depth, self.columns))
+
+    def schedule(self) -> Schedule | None:
+        a_axis = packed_axis(self.a.descriptor, self.a.strides)
+        b_axis = packed_axis(self.b.descriptor, self.b.strides)
+        dynamic = [isinstance(d, Dynamic) for d in self.out.descriptor.dims]
+        self.grouping = group(self.dims, dynamic, self.a, self.b, self.out)
+        if a_axis is None or b_axis is None or self.grouping is None:
+            return None
+        rows = math.prod(self.dims[k] for k in self.grouping.rows)
+        batches = math.prod(self.dims[k] for g in self.grouping.groups for k in g)
+        if rows < LEAST_ROWS or (self.dims[-2] == 1 and (a_axis == -2 or not self._rows_are_aligned())):
+            return None
+        fast = self._is_fast()
+        tiles = TILES if fast else tuple(tile for tile in TILES if tile.columns * tile.rows < 128 * 256)
+        split = fast and self.context.workspace_bytes < MAX_WORKSPACE
+        choice = choose(rows, self.columns, batches, self.context.target.blocks, self.depth, tiles=tiles, split=split)
+        return self._assemble(choice, rows, batches, a_axis == -2, b_axis == -1, fast)
+
+    def _assemble(
+        self, choice: Choice, rows: int, batches: int, a_across: bool, b_across: bool, fast: bool
+    ) -> Schedule:
+        assert self.grouping is not None
+        tile, context = choice.tile, self.context
+        a_map = self._map(self.a, rows, tile.rows, across=a_across)
+        b_map = self._map(self.b, self.columns, tile.columns, across=b_across, of_b=True)
+        out_map = self._out_map(rows) if fast else None
+        tile_count = _items(tile, rows, self.columns, batches)
+        sums = flags_at = 0
+        if choice.splits > 1:
+            sums = context.workspace(tile_count * choice.splits * tile.rows * tile.columns * 4)
+            flags_at = context.workspace(tile_count * WORKER_WARPS * layout.MAX_FINISHERS * layout.MAX_SPLITS * 4)
+        flags = {
+            layout.A_ACROSS: a_across,
+            layout.B_ACROSS: b_across,
+            layout.HALF_FLOATS: self.a.descriptor.dtype is DType.F16,
+            layout.BATCHED: bool(self.grouping.groups),
+            layout.B_CONSTANT: context.is_constant(self.b.descriptor),
+            layout.BIAS_EARLY: fast and self._bias_is_early(),
+            layout.OUT_MAPPED: out_map is not None,
+            layout.OUT_WHOLE: not self.out.descriptor.is_dynamic,
+        }
+        values = {
+            "a_map": context.map_index(a_map),
+            "b_map": context.map_index(b_map),
+            "out_map": 0 if out_map is None else context.map_index(out_map),
+            "flags": sum(bit for bit, on in flags.items() if on),
+            "tile_rows": tile.rows,
+            "tile_columns": tile.columns,
+            "blocks": math.ceil(self.depth / DEPTH),
+            "splits": choice.splits,
+            "band": 1024 // tile.rows,
+            "axes": self._axes(),
+            "held": self._held(),
+            "scratch": 0 if fast else tile.scratch_granules,
+            "sums": sums // 1024,
+            "flags_at": flags_at // 1024,
+        }
+        split = f", depth in {choice.splits}" if choice.splits > 1 else ""
+        return Schedule(
+            PATH_GEMM, tuple(values[name] for name, *_ in PRODUCT_SCHEDULE.fields),
+            f"wgmma, tiles of {tile.rows} x {tile.columns}{split}{'' if fast else ', portable epilogue'}",
+        )  # fmt: skip
+
+    def _slots(self) -> list[range | None]:
+        """The three groups, outermost first; None for those that are not needed."""
+        assert self.grouping is not None
+        return [*(None,) * (GROUPS - len(self.grouping.groups)), *self.grouping.groups]
+
+    def _axes(self) -> int:
+        assert self.grouping is not None
+        begins = [0 if g is None else g.start for g in self._slots()] + [self.grouping.rows.start]
+        return sum(begin << 4 * k for k, begin in enumerate(begins))
+
+    def _held(self) -> int:
+        bits = 0
+        for index, operand in enumerate((self.a, self.b, self.out)):
+            for k, g in enumerate(self._slots()):
+                if g is None or all(operand.strides[axis] == 0 for axis in g):
+                    bits |= 1 << (index * GROUPS + k)
+        return bits
+
+    def _map(self, operand: Operand, rows: int, box_rows: int, *, across: bool, of_b: bool = False) -> TensorMap:
+        """The map of a or b: `rows` (M or N) by depth, or the other way round where its rows are neighbours."""
+        row_stride, depth_stride = operand.strides[-2], operand.strides[-1]
+        if of_b:
+            row_stride, depth_stride = depth_stride, row_stride
+        elif self.dims[-2] == 1:
+            row_stride = self._row_stride(operand)
+        if across:
+            return self._with_batches(operand, (rows, self.depth), depth_stride, (DEPTH, DEPTH), 128)
+        return self._with_batches(operand, (self.depth, rows), row_stride, (DEPTH, box_rows), 128)
+
+    def _row_stride(self, operand: Operand) -> int:
+        """Distance of rows where the last axis of rows has one element only."""
+        assert self.grouping is not None
+        return next(operand.strides[k] for k in reversed(self.grouping.rows) if self.dims[k] != 1)
+
+    def _rows_are_aligned(self) -> bool:
+        stride = self._row_stride(self.a)
+        return stride != 0 and stride * self.a.item % ALIGNMENT == 0
+
+    def _out_map(self, rows: int) -> TensorMap | None:
+        """The map that results are stored through; None where the copy engine cannot."""
+        descriptor, item = self.out.descriptor, self.out.item
+        stride = self.out.strides[-2] if self.dims[-2] != 1 else self._row_stride(self.out)
+        aligned = all(s * item % ALIGNMENT == 0 for s in (*self.out.strides[:-2], stride))
+        if item != 2 or self.out.strides[-1] != 1 or descriptor.offset % ALIGNMENT or not aligned or stride == 0:
+            return None
+        width = 32 if self.glu else 64
+        return self._with_batches(self.out, (self.dims[-1], rows), stride, (width, 8), width * 2)
+
+    def _with_batches(
+        self, operand: Operand, dims: tuple[int, int], stride: int, box: tuple[int, int], swizzle: int
+    ) -> TensorMap:
+        assert self.grouping is not None
+        strides: tuple[int, ...] = (stride * operand.item,)
+        batch_dims: tuple[int, ...] = ()
+        if self.grouping.groups:
+            for g in reversed(self._slots()):
+                step = 0 if g is None else next((operand.strides[k] for k in reversed(g) if self.dims[k] != 1), 0)
+                size = 1 if g is None or step == 0 else math.prod(self.dims[k] for k in g)
+                batch_dims += (size,)
+                strides += (step * operand.item or ALIGNMENT,)
+        address, ones = self.context.address(operand.descriptor), (1,) * len(batch_dims)
+        return TensorMap(operand.descriptor.dtype, address, (*dims, *batch_dims), strides, (*box, *ones), swizzle)
+
+    # ---- the epilogue ----
+
+    def _extras(self) -> Iterator[Operand]:
+        for name in ("c", "bias", "residual", "gate"):
+            descriptor = self.instruction.operand(name)
+            if descriptor is not None:
+                yield broadcast(descriptor, self.dims)
+
+    def _is_fast(self) -> bool:
+        """Whether the epilogue can be done in registers (kernel/hopper/finish.cuh)."""
+        attributes = self.instruction.attributes
+        if attributes.get("act", "identity") not in FAST_ACTIVATIONS:
+            return False
+        extras = list(self._extras())
+        if self.glu:
+            return not attributes.get("steps") and self.out.item == 2
+        return not extras or (self.dims[-1] % 2 == 0 and all(self._pairs(operand) for operand in extras))
+
+    def _pairs(self, operand: Operand) -> bool:
+        """Whether two neighbours of a row are one aligned access."""
+        descriptor, pair = operand.descriptor, 2 * operand.item
+        starts = (descriptor.offset, descriptor.offset_scale, *(s * operand.item for s in operand.strides[:-1]))
+        return operand.strides[-1] == 1 and all(start % pair == 0 for start in starts)
+
+    def _bias_is_early(self) -> bool:
+        bias = self.instruction.operand("bias")
+        if bias is None or bias.dtype.itemsize != 2:
+            return False
+        return not any(broadcast(bias, self.dims).strides[:-1])

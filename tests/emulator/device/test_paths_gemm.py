@@ -1,0 +1,201 @@
+"""GEMM on wgmma: what the path takes, its tiles and tensor maps; and the path itself on the emulated device."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from dla.assembler import assemble
+from dla.emulator.compare import compare
+from dla.emulator.device import layout, plan
+from dla.emulator.device.layout import PATH_GEMM, PATH_GENERIC, PRODUCT_SCHEDULE
+from dla.emulator.device.machine import DeviceMachine
+from dla.emulator.device.paths import Schedule, Target, gemm
+from dla.emulator.device.paths.gemm import Choice, Tile
+from dla.isa.descriptor import Segment
+from dla.isa.dtypes import DType
+from dla.isa.program import Program
+from dla.tests.emulator.device import cpu_machine
+from dla.tests.emulator.device.cpu_machine import CpuSession
+from dla.tests.emulator.device.random_instructions import values
+
+BASES = {segment: 2**30 * segment.value for segment in Segment}
+
+
+def planned(text: str) -> plan.Plan:
+    """The plan of an H200 for `text`."""
+    return plan.build(assemble(text), BASES, Target(132, hopper=True))
+
+
+def first_schedule(text: str) -> Schedule:
+    """That of the first instruction."""
+    return planned(text).schedules[0]
+
+
+def fields(schedule: Schedule) -> dict[str, int]:
+    """The numbers of a schedule by their names."""
+    return dict(zip((name for name, *_ in PRODUCT_SCHEDULE.fields), schedule.detail, strict=True))
+
+
+def product(a: str, b: str, out: str, arguments: str = "y, a, b") -> str:
+    """A program of one GEMM."""
+    return f".input a : {a}\n.input b : {b}\n.output y : {out}\nmain:\n    GEMM {arguments}\n    HALT\n"
+
+
+# ---- what the path takes ----
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        product("f32[64, 64]", "f32[64, 64]", "f32[64, 64]"),
+        product("bf16[16, 64]", "bf16[64, 64]", "bf16[16, 64]"),  # few rows: streamed
+        product("bf16[64, 63]", "bf16[63, 64]", "bf16[64, 64]"),  # rows of a begin at odd addresses
+        product("bf16[64, 64]", "bf16[64, 63]", "bf16[64, 63]"),
+        product("i8[64, 64]", "i8[64, 64]", "i32[64, 64]"),
+    ],
+)
+def test_what_tensor_maps_cannot_describe_is_left_to_the_handler(text):
+    """Other types, few rows, misaligned rows."""
+    assert first_schedule(text).path == PATH_GENERIC
+
+
+def test_transposed_views_lie_across():
+    """a.T has neighbouring rows, b neighbouring columns; b.T neighbouring depth."""
+    plain = fields(first_schedule(product("bf16[64, 72]", "bf16[72, 80]", "bf16[64, 80]")))
+    turned = fields(first_schedule(product("bf16[72, 64]", "bf16[80, 72]", "bf16[64, 80]", "y, a.T, b.T")))
+    across = layout.A_ACROSS | layout.B_ACROSS
+    assert plain["flags"] & across == layout.B_ACROSS
+    assert turned["flags"] & across == layout.A_ACROSS
+
+
+def test_the_maps_of_a_plain_product():
+    """Dims innermost first, strides in bytes, boxes of 64 elements of depth; the result goes in 8 rows of 64."""
+    a, b, out = planned(product("f16[100, 72]", "f16[72, 80]", "f16[100, 80]")).maps
+    assert (a.dtype, a.dims, a.strides, a.box) == (DType.F16, (72, 100), (144,), (64, 128))
+    assert (b.dims, b.strides, b.box) == ((80, 72), (160,), (64, 64))
+    assert (out.dims, out.strides, out.box, out.swizzle) == ((80, 100), (160,), (64, 8), 128)
+    assert a.address == BASES[Segment.INPUT]
+
+
+def test_batches_that_share_b_are_rows():
+    """[4, 50, 64] @ [64, 64] is one product of 200 rows."""
+    found = planned(product("bf16[4, 50, 64]", "bf16[64, 64]", "bf16[4, 50, 64]"))
+    assert found.maps[0].dims == (64, 200)
+    assert not fields(found.schedules[0])["flags"] & layout.BATCHED
+
+
+def test_batches_have_coordinates_and_broadcast_ones_are_held():
+    """Two batch axes at one distance are one coordinate; b, which has the outer one only once, keeps two."""
+    found = planned(product("bf16[2, 3, 64, 64]", "bf16[1, 3, 64, 64]", "bf16[2, 3, 64, 64]"))
+    a, b, _ = found.maps
+    assert a.dims == (64, 64, 3, 2, 1)
+    assert b.dims == (64, 64, 3, 1, 1)
+    assert fields(found.schedules[0])["flags"] & layout.BATCHED
+
+
+def test_rare_epilogues_go_through_scratch_memory():
+    """Mish is not among the activations that are done in registers; gelu is."""
+    head = product("bf16[64, 64]", "bf16[64, 64]", "bf16[64, 64]", "y, a, b act={}")
+    assert fields(first_schedule(head.format("mish")))["scratch"] > 0
+    assert fields(first_schedule(head.format("gelu")))["scratch"] == 0
+
+
+# ---- tile shapes ----
+
+
+def test_large_products_get_large_tiles_and_are_not_split():
+    """Where there are more tiles than blocks anyway."""
+    assert gemm.choose(4096, 4096, 1, 132, 4096) == Choice(Tile(128, 256), 1)
+
+
+def test_splits_fit_the_machine_and_the_depth():
+    """All parts of a tile run at the same time, and each has at least two stages."""
+    for rows, columns, depth in [(49, 512, 4608), (128, 4096, 4096), (512, 512, 512), (64, 64, 64), (17, 8, 128)]:
+        choice = gemm.choose(rows, columns, 1, 132, depth)
+        tiles = -(-rows // choice.tile.rows) * -(-columns // choice.tile.columns)
+        assert choice.splits == 1 or (tiles * choice.splits <= 132 and depth // 64 >= 2 * choice.splits)
+
+
+def test_few_deep_tiles_are_split():
+    """Else most blocks would have nothing to do."""
+    assert gemm.choose(128, 128, 1, 132, 8192).splits > 1
+
+
+def test_stages_and_scratch_memory_fit_the_ring():
+    """Two stages of every tile; and of the smaller ones, a stage and all sums."""
+    for tile in gemm.TILES:
+        assert 2 * tile.granules <= 24
+        assert tile.columns * tile.rows == 128 * 256 or tile.granules + tile.scratch_granules <= 24
+
+
+# ---- the path itself ----
+
+PROGRAM = """
+.input x : T[152, 136]
+.input w : T[136, 200]
+.input v : T[200, 136]
+.input u : T[136, 152]
+.input q : T[2, 3, 40, 72]
+.input k : T[1, 3, 72, 88]
+.input bias : T[200]
+.input more : T[152, 200]
+.input gate : f32[152, 200]
+.output a : T[152, 200]
+.output b : T[152, 200]
+.output c : f32[152, 200]
+.output d : T[152, 100]
+.output e : T[2, 3, 40, 88]
+.output f : T[152, 200]
+main:
+    GEMM     a, x, w bias=bias act=gelu residual=more
+    GEMM     b, x, v.T c=more beta=0.5 alpha=2.0 act=silu gate=gate
+    GEMM     c, u.T, w clamp=[-1.0, 1.0]
+    GEMM.glu d, x, v.T unit=silu
+    GEMM     e, q, k act=tanh
+    GEMM     f, x, w bias=bias act=mish
+    HALT
+"""
+
+
+def program(dtype: str) -> Program:
+    """PROGRAM with elements of type `dtype`."""
+    return assemble(PROGRAM.replace(": T[", f": {dtype}["))
+
+
+def failures(made: Program, session: Any) -> list[Any]:
+    """The outputs of a run on random inputs that are outside of their bound."""
+    rng = np.random.default_rng(3)
+    inputs = made.in_segment(Segment.INPUT)
+    given = {t.name: values(rng, t.descriptor.bounds, t.descriptor.dtype) for t in inputs}
+    return [c for c in compare(made, given, session.run(given)) if not c.ok]
+
+
+@pytest.mark.parametrize("dtype", ["bf16", "f16"])
+@pytest.mark.parametrize(
+    ("tile", "splits"),
+    [(Tile(128, 256), 1), (Tile(128, 128), 2), (Tile(128, 64), 3), (Tile(64, 256), 2), (Tile(64, 128), 1)],
+    ids=str,
+)
+@pytest.mark.skipif(cpu_machine.COMPILER is None, reason="no g++, which compiles the kernel for the CPU")
+def test_every_tile_shape_stays_within_the_bound(monkeypatch, dtype, tile, splits):
+    """Ragged shapes, transposed operands, batches and every kind of epilogue, for each tile shape and type."""
+
+    def forced(*_shape, tiles=gemm.TILES, split=True):
+        return Choice(tile if tile in tiles else tiles[-1], splits if split else 1)
+
+    monkeypatch.setattr(gemm, "choose", forced)
+    made = program(dtype)
+    session = CpuSession(made, hopper=True, seed=tile.columns + splits)
+    assert {s.path for s in session.plan.schedules[:-1]} == {PATH_GEMM}
+    assert not failures(made, session)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("dtype", ["bf16", "f16"])
+def test_the_gpu_stays_within_the_bound(dtype):
+    """The same program with the tiles that the plan chooses."""
+    made = program(dtype)
+    assert not failures(made, DeviceMachine().load(made))
