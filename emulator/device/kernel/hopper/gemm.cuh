@@ -94,7 +94,7 @@ struct HopperGemm {
             __syncwarp();  // every lane has read which tile was the last one
             Kept::place().tile = item;
             f32 sums[SUMS];
-            EarlyBias bias;
+            EarlyBias bias{};
             multiply_item(sums, bias, me);
             if (HopperProducts(me.work()).schedule().scratch) finish_in_scratch(sums, me);
             else if (!finish(sums, bias, me)) return;

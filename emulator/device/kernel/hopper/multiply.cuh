@@ -36,7 +36,7 @@ DEV void multiply(f32 (&sums)[SUMS], const TileLayout& layout, u32 blocks, Worke
     constexpr u32 B_STEP = (B_ACROSS ? STEP_DEPTH * LINE_BYTES : STEP_DEPTH * 2) >> 4;
     using Product = Wgmma<T, COLUMNS, A_ACROSS, B_ACROSS>;
 #pragma unroll
-    for (u32 i = 0; i < COLUMNS / 2; ++i) sums[i] = 0.0f;
+    for (u32 i = 0; i < SUMS; ++i) sums[i] = 0.0f;  // all: registers never set would be kept from the kernel's start, on every path
     Stage before{0, 0};
 #pragma unroll 1
     for (u32 block = 0; block < blocks; ++block) {
