@@ -21,6 +21,7 @@ PATH_GENERIC, PATH_GEMM, PATH_STREAM, PATH_CONV, PATH_FLASH = range(5)
 TENSOR_MAP_BYTES = 128
 MAX_SPLITS, MAX_FINISHERS = 8, 4
 A_ACROSS, B_ACROSS, HALF_FLOATS, BATCHED, B_CONSTANT, BIAS_EARLY, OUT_MAPPED, OUT_WHOLE = (1 << i for i in range(8))
+FLASH_WIDE, FLASH_F16 = 1, 2
 WAIT_FOR_ALL = 0xFFFFFFFF
 CONTROLLER_ONLY = 0x100
 CONTROLLER_WARPS = 4
@@ -53,6 +54,8 @@ CONSTANTS: dict[str, tuple[int, str]] = {
     "BIAS_EARLY": (BIAS_EARLY, "bias: 16-bit, one row for all, pairs aligned"),
     "OUT_MAPPED": (OUT_MAPPED, "the copy engine can store the result"),
     "OUT_WHOLE": (OUT_WHOLE, "the result's dims are constants, so that its map ends where it does"),
+    "FLASH_WIDE": (FLASH_WIDE, "flags of a FlashSchedule: more than 64 columns of q, k or v"),
+    "FLASH_F16": (FLASH_F16, "f16, else bf16"),
     "WARP": (WARP, "threads of a warp"),
     "CONTROLLER_WARPS": (CONTROLLER_WARPS, "a whole warpgroup, so that registers can move between roles"),
     "WORKER_WARPS": (WORKER_WARPS, "warps that execute tiles"),
@@ -142,6 +145,15 @@ PRODUCT_SCHEDULE = Struct(
         ("flags_at", "<u4", 1, "u32", "where the splits' flags are, in 1024 bytes"),
     ),
 )
+FLASH_SCHEDULE = Struct(
+    "FlashSchedule",
+    (
+        ("q_map", "<u4", 1, "u32", "index of the tensor map: columns, queries, heads, samples, places"),
+        ("k_map", "<u4", 1, "u32", ""),
+        ("v_map", "<u4", 1, "u32", ""),
+        ("flags", "<u4", 1, "u32", "FLASH_WIDE and so on"),
+    ),
+)
 REPORT = Struct(
     "Report",
     (
@@ -183,7 +195,7 @@ LAUNCH = Struct(
         ("world", "<u4", 1, "u32", ""),
     ),
 )
-STRUCTS = (TENSOR, IMAGE_HEADER, PRODUCT_SCHEDULE, REPORT, PROBE, LAUNCH)
+STRUCTS = (TENSOR, IMAGE_HEADER, PRODUCT_SCHEDULE, FLASH_SCHEDULE, REPORT, PROBE, LAUNCH)
 
 
 def cuda() -> str:

@@ -14,7 +14,8 @@ def cuda() -> str:
     """The text of `wgmma.cuh`: `Wgmma<T, COLUMNS, A_ACROSS, B_ACROSS>::multiply(sums, a, b)`.
 
     It adds a[64, 16] * b[COLUMNS, 16] to the first COLUMNS / 2 of `sums`. a and b are descriptors of shared memory; an
-    operand that lies across has neighbours along its rows (M, N) next to each other, not along the depth.
+    operand that lies across has neighbours along its rows (M, N) next to each other, not along the depth. An a that
+    does not may also be in registers, as mma.sync has it. `start` sets the sums instead.
     """
     lines = ["#pragma once", '#include "matrix.cuh"', "#ifdef HOPPER"]
     lines += ["template <class T, u32 COLUMNS, bool A_ACROSS, bool B_ACROSS> struct Wgmma;"]
@@ -26,15 +27,26 @@ def cuda() -> str:
 
 
 def _wrapper(name: str, ptx: str, columns: int, a_across: int, b_across: int) -> Iterator[str]:
-    count = columns // 2
-    registers = ", ".join(f"%{i}" for i in range(count))
-    sums = ", ".join(f'"+f"(d[{i}])' for i in range(count))
     across = ", ".join("true" if flag else "false" for flag in (a_across, b_across))
     yield f"template <> struct Wgmma<{name}, {columns}, {across}> {{"
-    yield "    template <u32 SIZE> static DEV void multiply(f32 (&d)[SIZE], u64 a, u64 b) {"
-    yield '        asm volatile("{\\n.reg .pred add;\\nsetp.eq.u32 add, 0, 0;\\n"'
-    yield f'                     "wgmma.mma_async.sync.aligned.m64n{columns}k16.f32.{ptx}.{ptx} "'
-    yield f'                     "{{{registers}}}, %{count}, %{count + 1}, add, 1, 1, {a_across}, {b_across};\\n}}"'
-    yield f'                     : {sums} : "l"(a), "l"(b) : "memory");'
-    yield "    }"
+    for function, adds in (("multiply", 1), ("start", 0)):
+        yield from _function(function, adds, ptx, columns, f"{a_across}, {b_across}", "u64 a", '"l"(a)')
+        if not a_across:
+            a = ", ".join(f'"r"(a[{i}])' for i in range(4))
+            yield from _function(function, adds, ptx, columns, f"{b_across}", "const u32 (&a)[4]", a)
     yield "};"
+
+
+def _function(name: str, adds: int, ptx: str, columns: int, across: str, a: str, a_input: str) -> Iterator[str]:
+    count, a_count = columns // 2, a_input.count("(a")
+    registers = ", ".join(f"%{i}" for i in range(count))
+    a_registers = ", ".join(f"%{count + i}" for i in range(a_count))
+    if a_count > 1:
+        a_registers = f"{{{a_registers}}}"
+    sums = ", ".join(f'"+f"(d[{i}])' for i in range(count))
+    yield f"    template <u32 SIZE> static DEV void {name}(f32 (&d)[SIZE], {a}, u64 b) {{"
+    yield f'        asm volatile("{{\\n.reg .pred add;\\nsetp.ne.u32 add, {adds}, 0;\\n"'
+    yield f'                     "wgmma.mma_async.sync.aligned.m64n{columns}k16.f32.{ptx}.{ptx} "'
+    yield f'                     "{{{registers}}}, {a_registers}, %{count + a_count}, add, 1, 1, {across};\\n}}"'
+    yield f'                     : {sums} : {a_input}, "l"(b) : "memory");'
+    yield "    }"

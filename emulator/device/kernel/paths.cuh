@@ -3,6 +3,7 @@
 #pragma once
 #include "handlers.cuh"
 #include "path_workers.cuh"
+#include "hopper/flash.cuh"
 #include "hopper/gemm.cuh"
 
 // Granules of the ring that the handler of `w` needs; small scratch memory is in the staging, which is always there.
@@ -16,6 +17,7 @@ DEV u32 tiles_of_path(const Work& w) {
     switch (w.path) {
 #ifdef HOPPER
         case PATH_GEMM: return HopperGemm::tiles(w);
+        case PATH_FLASH: return HopperFlash::tiles(w);
 #endif
         default: return tiles_of(w);
     }
@@ -26,6 +28,7 @@ DEV void load_path(Loader& loader, const Work& w) {
     switch (w.path) {
 #ifdef HOPPER
         case PATH_GEMM: HopperGemm::load(w, loader); break;
+        case PATH_FLASH: HopperFlash::load(w, loader); break;
 #endif
         default:
             if (w.granules) {

@@ -45,6 +45,11 @@ DEV bool run_path(u32 taken) {
             HopperGemm::run(workers);
             break;
         }
+        case PATH_FLASH: {
+            Workers workers;
+            HopperFlash::run(workers);
+            break;
+        }
 #endif
         default: return false;
     }

@@ -15,7 +15,7 @@ from dla.isa.program import Instruction
 __all__ = ["GENERIC", "HOPPER_PATHS", "PORTABLE_PATHS", "Context", "Path", "Schedule", "Target", "schedule"]
 
 Path = Callable[[Instruction, Context], Schedule | None]
-HOPPER_PATHS: tuple[Path, ...] = (gemm.schedule,)
+HOPPER_PATHS: tuple[Path, ...] = (gemm.schedule, flash.schedule)
 """In the order in which they are asked."""
 PORTABLE_PATHS: tuple[Path, ...] = (flash.few_queries,)
 """What handlers of rows are told, on every GPU; asked last."""

@@ -1,19 +1,45 @@
-"""ATTENTION of 16-bit floats with few queries: room for the partial results of keys that are split over blocks."""
+"""ATTENTION of 16-bit floats: on wgmma where tensor maps fit; room for partial results where queries are few."""
 
 from __future__ import annotations
 
-from dla.emulator.device.layout import PATH_GENERIC
+from dla.emulator.device.layout import FLASH_F16, FLASH_WIDE, PATH_FLASH, PATH_GENERIC
+from dla.emulator.device.paths.tensor_map import ALIGNMENT, MAX_STRIDE, TensorMap
 from dla.emulator.device.paths.types import Context, Schedule
 from dla.isa.descriptor import Descriptor, Dynamic
 from dla.isa.dtypes import DType
 from dla.isa.program import Instruction
 
+TILE = 128
+"""Queries of a tile, and keys of one of its steps."""
+PANEL = 64
+"""Columns that one swizzled row of 128 bytes has."""
+MOST_COLUMNS = 128
+FAR = 1 << 30
+"""Queries and keys that positions of 32 bits can tell apart."""
 FEW_QUERIES, FEW_DEPTH = 16, 512
 """What kernel/attention_few.cuh takes."""
 LEAST_KEYS = 64
 """Keys that one block has, at least, where keys are split over blocks."""
 PARTIAL_BYTES = 16 * (128 + 4 + 2) * 4
 """Of a partial result: 16 rows of sums, with their maximum and denominator."""
+
+
+def schedule(instruction: Instruction, context: Context) -> Schedule | None:
+    """The schedule of an ATTENTION on wgmma: up to 128 columns, no mask tensor, more than a few queries."""
+    if instruction.row.mnemonic != "ATTENTION" or instruction.operand("mask") is not None:
+        return None
+    out, q, k, v = _operands(instruction)
+    if q.dtype not in (DType.F16, DType.BF16) or out.dtype is not q.dtype or instruction.attributes.get("scale", 0) < 0:
+        return None
+    columns = max(q.bounds[3], v.bounds[3])
+    if not _worth_it(q, v) or columns > MOST_COLUMNS or not _stores_chunks(out):
+        return None
+    maps = [_tensor_map(d, context) for d in (q, k, v)]
+    if any(m is None for m in maps):
+        return None
+    flags = (FLASH_WIDE if columns > PANEL else 0) | (FLASH_F16 if q.dtype is DType.F16 else 0)
+    detail = (*(context.map_index(m) for m in maps if m is not None), flags)
+    return Schedule(PATH_FLASH, detail, f"{TILE} queries x {TILE} keys")
 
 
 def few_queries(instruction: Instruction, context: Context) -> Schedule | None:
@@ -33,3 +59,42 @@ def few_queries(instruction: Instruction, context: Context) -> Schedule | None:
 def _operands(instruction: Instruction) -> tuple[Descriptor, Descriptor, Descriptor, Descriptor]:
     out, q, k, v = (d for name in ("out", "q", "k", "v") if (d := instruction.operand(name)) is not None)
     return out, q, k, v
+
+
+def _worth_it(q: Descriptor, v: Descriptor) -> bool:
+    """Whether there is something to multiply, for more than a few queries, all within 32 bits."""
+    (_, _, queries, depth), (_, _, keys, columns) = q.bounds, v.bounds
+    return FEW_QUERIES < queries < FAR and 0 < keys < FAR and depth > 0 and columns > 0 and 0 not in q.bounds
+
+
+def _stores_chunks(out: Descriptor) -> bool:
+    """Whether rows of the result can be stored 16 bytes at a time."""
+    per_chunk = ALIGNMENT // out.dtype.itemsize
+    apart = all(s % per_chunk == 0 or b == 1 for s, b in zip(out.strides[:3], out.bounds[:3], strict=True))
+    aligned = out.offset % ALIGNMENT == 0 and out.offset_scale % ALIGNMENT == 0
+    return out.strides[3] == 1 and out.bounds[3] % per_chunk == 0 and apart and aligned
+
+
+def _tensor_map(descriptor: Descriptor, context: Context) -> TensorMap | None:
+    """The map of q, k or v: columns, lines, heads, samples, and the places that a register moves the view to.
+
+    None where an address is not a multiple of 16 bytes, or columns are no neighbours.
+    """
+    item = descriptor.dtype.itemsize
+    samples, heads, lines, columns = descriptor.bounds
+    steps = [s * item for s in descriptor.strides]
+    dims = (columns, lines, heads, samples)
+    if descriptor.strides[3] != 1 and columns != 1:
+        return None
+    address, places, scale = context.address(descriptor), 1, ALIGNMENT
+    if descriptor.offset_register is not None:
+        low, high = context.limits(descriptor)
+        scale = descriptor.offset_scale
+        if scale <= 0:
+            return None
+        address = low + (address - low) % scale
+        places = (high - address - descriptor.span) // scale + 1
+    strides = tuple(ALIGNMENT if n == 1 else s for n, s in zip(dims[1:], (steps[2], steps[1], steps[0]), strict=True))
+    if address % ALIGNMENT or places < 1 or any(s % ALIGNMENT or not 0 < s < MAX_STRIDE for s in (*strides, scale)):
+        return None
+    return TensorMap(descriptor.dtype, address, (*dims, places), (*strides, scale), (PANEL, TILE, 1, 1, 1))

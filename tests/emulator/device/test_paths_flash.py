@@ -1,4 +1,4 @@
-"""ATTENTION of 16-bit floats: where keys are split over blocks, and that the results are right."""
+"""ATTENTION of 16-bit floats: which instructions wgmma takes, where keys are split, and that the results are right."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import pytest
 
 from dla.assembler import assemble
 from dla.emulator.compare import compare
+from dla.emulator.device.layout import FLASH_F16, FLASH_WIDE, PATH_FLASH, PATH_GENERIC
 from dla.emulator.device.machine import DeviceMachine
 from dla.emulator.device.paths import Context, Schedule, Target, schedule
 from dla.emulator.result import Result
@@ -34,7 +35,66 @@ def scheduled(program: Program, *, hopper: bool = True) -> tuple[Schedule, Conte
     return schedule(program.instructions[0], context), context
 
 
+def same(dtype: str, *dims: object) -> dict[str, str]:
+    """y, q, k and v of one shape."""
+    return {name: f"{dtype}[{', '.join(map(str, dims))}]" for name in "yqkv"}
+
+
 # ---- the plan ----
+
+
+@pytest.mark.parametrize(
+    ("dtype", "depth", "flags"),
+    [("bf16", 64, 0), ("f16", 40, FLASH_F16), ("bf16", 128, FLASH_WIDE), ("f16", 96, FLASH_WIDE | FLASH_F16)],
+)
+def test_16_bit_floats_go_to_wgmma(dtype, depth, flags):
+    """The flags say the type, and whether more than 64 columns are needed; a map for each of q, k, v."""
+    found, context = scheduled(attention(**same(dtype, 2, 4, 100, depth)))
+    assert found.path == PATH_FLASH
+    assert found.detail[3] == flags
+    maps = list(context.maps)
+    assert [m.dims for m in maps] == [(depth, 100, 4, 2, 1)] * 3
+    assert all(m.strides[:3] == (depth * 2, depth * 200, depth * 800) for m in maps)
+
+
+@pytest.mark.parametrize(
+    "program",
+    [
+        attention(**same("f32", 1, 2, 64, 64)),
+        attention(**same("bf16", 1, 2, 64, 136)),
+        attention(**same("bf16", 1, 2, 64, 36)),
+        attention(**same("bf16", 1, 2, 16, 64)),
+        attention("scale=-1", **same("bf16", 1, 2, 64, 64)),
+        attention(**same("bf16", 1, 2, 64, 64), mask="bool[64, 64]"),
+        attention(**(same("bf16", 1, 2, 64, 64) | {"y": "f32[1, 2, 64, 64]"})),
+    ],
+    ids=["f32", "wide", "unaligned", "few", "negative", "mask", "out"],
+)
+def test_what_does_not_fit_goes_to_the_handler(program):
+    """Other types, more columns, rows that no tensor map describes, few queries, mask tensors."""
+    assert scheduled(program)[0].path == PATH_GENERIC
+
+
+def test_other_gpus_have_no_wgmma():
+    """A target without Hopper's paths gets the handler."""
+    assert scheduled(attention(**same("bf16", 1, 2, 64, 64)), hopper=False)[0].path == PATH_GENERIC
+
+
+def test_heads_within_rows_are_views():
+    """[batch, length, heads, depth] storage seen as [batch, heads, length, depth]: strides follow the view."""
+    program = assemble("""
+.input x : bf16[2, 100, 3, 4, 64]
+.output y : bf16[2, 100, 4, 64]
+main:
+    ATTENTION y.permute(0, 2, 1, 3), x[:, :, 0].permute(0, 2, 1, 3),
+              x[:, :, 1].permute(0, 2, 1, 3), x[:, :, 2].permute(0, 2, 1, 3)
+    HALT
+""")
+    found, context = scheduled(program)
+    assert found.path == PATH_FLASH
+    maps = list(context.maps)
+    assert [m.address - BASES[Segment.INPUT] for m in maps] == [0, 512, 1024]
+    assert all(m.strides[:3] == (3 * 512, 128, 100 * 3 * 512) for m in maps)
 
 
 @pytest.mark.parametrize(
@@ -47,6 +107,7 @@ def test_few_queries_get_room_for_partial_results(queries, keys, splits, hopper)
     found, context = scheduled(attention(y=q, q=q, k=k, v=k), hopper=hopper)
     assert (context.workspace_bytes > 132 * 16 * 128 * 4) is splits
     assert found.detail[:1] == ((132,) if splits else found.detail[:1])
+    assert (found.path == PATH_GENERIC) is (queries <= 16 or not hopper)
 
 
 # ---- the machine ----
@@ -107,16 +168,18 @@ CASES = {
 }  # fmt: skip
 
 
+SMALL = ("one tile", "half", "wide half", "more queries", "half a token", "token softcap", "masked token")
+
+
 @pytest.mark.skipif(cpu_machine.COMPILER is None, reason="no g++, which compiles the kernel for the CPU")
-@pytest.mark.parametrize(
-    ("name", "hopper"), [("half a token", False), ("token softcap", False), ("masked token", False)]
-)
+@pytest.mark.parametrize("hopper", [False, True], ids=["portable", "hopper"])
+@pytest.mark.parametrize("name", SMALL)
 def test_results_on_the_emulated_device(name, hopper):
     """Without a GPU: small cases with static shapes, whatever order warps and copies come in."""
     attributes, types, sizes = CASES[name]
     program = attention(attributes, **types)
     given = tensors(program, sizes, np.random.default_rng(7))
-    outputs = CpuSession(program, hopper=False, seed=1).run(given).outputs
+    outputs = CpuSession(program, hopper=hopper, seed=1).run(given).outputs
     result = Result(outputs, {}, {}, "cpu", 0.0)
     assert [c for c in compare(program, given, result) if not c.ok] == []
 
@@ -133,3 +196,24 @@ def test_results_are_within_the_bound(name):
     assert [c for c in compare(program, given, result) if not c.ok] == []
     again = session.run(given)
     assert all(result[n].tobytes() == again[n].tobytes() for n in result.outputs)
+
+
+@pytest.mark.gpu
+def test_layers_of_a_cache_are_places_of_a_tensor_map():
+    """In a loop over layers, k and v move by a register."""
+    program = assemble("""
+.input q : bf16[1, 4, 150, 64]
+.input k : bf16[3, 1, 2, 150, 64]
+.input v : bf16[3, 1, 2, 150, 64]
+.output y : bf16[3, 1, 4, 150, 64]
+main:
+    MOV s1, 0
+    LOOP s2, 3
+        ATTENTION y[s1], q, k[s1], v[s1] causal
+        ALU.add s1, s1, 1
+    ENDLOOP
+    HALT
+""")
+    given = tensors(program, {}, np.random.default_rng(3))
+    result = DeviceMachine(only=ONLY).load(program).run(given)
+    assert [c for c in compare(program, given, result) if not c.ok] == []

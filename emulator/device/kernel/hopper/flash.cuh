@@ -1,0 +1,361 @@
+// ATTENTION of 16-bit floats on wgmma (after Shah et al., FlashAttention-3, 2024): a tile is 128 queries of one head, 64 for
+// each warpgroup. Scores and probabilities never leave registers; the scores of one block of keys are multiplied while the
+// probabilities of the block before meet its values.
+#pragma once
+#ifdef HOPPER
+#include "hopper/flash_tiles.cuh"
+#include "hopper/multiply.cuh"
+
+constexpr u32 FLASH_TURN = FIRST_FREE_BARRIER;        // and one more: the warpgroup whose turn it is
+constexpr u32 FLASH_GROUP = FIRST_FREE_BARRIER + 2;   // and one more: within a warpgroup
+constexpr u32 PANEL_BYTES = FLASH_KEYS * LINE_BYTES;  // 64 columns of 128 queries, keys or values
+constexpr u32 PANEL_GRANULES = PANEL_BYTES / GRANULE_BYTES;
+
+// What the loader fetches: panels of one head of a tensor.
+struct FlashSource {
+    const void* map;
+    i32 moved;  // coordinate of the place that a register has moved the tensor to
+
+    DEV FlashSource(const Launch& launch, const Tensor& t, u32 index)
+        : map(launch.maps + static_cast<u64>(index) * TENSOR_MAP_BYTES),
+          moved(t.offset_register == 0 ? 0 : static_cast<i32>((t.data - t.low) / t.offset_scale)) {}
+
+    // Panels `first` .. `end` - 1 of 128 lines, one behind the other.
+    DEV void load(u32 to, u64* full, u32 first, u32 end, u32 line, u32 head, u32 sample) const {
+        for (u32 i = first; i < end; ++i, to += PANEL_BYTES) tensor_load_5d(to, map, full, i * 64, line, head, sample, moved);
+    }
+};
+
+// What a warpgroup does. WIDTH: 64 or 128 columns of q, k and v; what they lack is 0.
+template <class T, u32 WIDTH> struct FlashAttention {
+    static constexpr u32 GRANULES_EACH = WIDTH / 64 * PANEL_GRANULES, SCORES = FLASH_KEYS / 2, OUTPUTS = WIDTH / 2;
+    static constexpr u32 STEPS = FLASH_KEYS / STEP_DEPTH;  // of a product with values
+    // The last 64 columns of q stay in the store staging. If there are more, they come again with each block of keys: stages of
+    // the ring pass by in order, and registers are dearer.
+    static constexpr bool COMES_AGAIN = WIDTH == 128;
+    static constexpr u32 KEY_GRANULES = GRANULES_EACH + (COMES_AGAIN ? PANEL_GRANULES : 0);
+    // With 64 columns the special function unit has as much to do as tensor cores: the warpgroups take turns.
+    static constexpr bool TURNS = WIDTH == 64;
+    using KeyProduct = Wgmma<T, FLASH_KEYS, false, false>;
+    using ValueProduct = Wgmma<T, WIDTH, false, true>;
+
+    // Of rows lane / 4 and lane / 4 + 8 of a warp's 16.
+    struct Running {
+        f32 top[2], total[2], shrink[2];  // of products; sums of probabilities; what earlier sums have to be multiplied by
+        f32 outputs[OUTPUTS];
+    };
+    // Which keys the rows of a warpgroup see, the first of which is query `query`.
+    struct Sight {
+        i32 last;    // key at which row 0 sits
+        i32 window;  // far: none
+        i32 keys;
+        bool causal;
+
+        DEV Sight(const AttentionShape& s, u32 query) {
+            constexpr i64 FAR = 1 << 30;  // beyond all keys
+            last = static_cast<i32>(max(-FAR, min(FAR, s.last_key(query))));
+            window = s.window == 0 ? static_cast<i32>(FAR) : static_cast<i32>(min(FAR, s.window));
+            keys = static_cast<i32>(s.keys);
+            causal = s.causal;
+        }
+        DEV i32 end(i32 row) const { return causal ? min(last + row + 1, keys) : keys; }
+        DEV i32 first(i32 row) const { return last + row + 1 - window; }
+    };
+    // What stays the same while the keys of a tile pass by: as little as possible, for all registers are taken.
+    struct Constants {
+        i32 all_first, all_end;  // keys that every row of the warpgroup sees
+        f32 factor;              // scores in base 2 are factor * product; negative: of the softcapped product
+
+        DEV Constants(const AttentionShape& s, u32 query) {
+            const Sight sight(s, query);
+            all_first = sight.first(BLOCK_ROWS - 1);
+            all_end = sight.end(0);
+            factor = s.softcap != 0.0f ? -LOG2_E * s.softcap : LOG2_E * s.scale;
+        }
+    };
+    static DEV u64 operand(u32 address) { return matrix_descriptor((address >> 4 & 0x3fff) | PANEL_BYTES >> 4 << 16); }
+
+    // `keys`: where their stage is; `q`: where the last panel of this warpgroup's queries is.
+    static DEV void multiply_keys(f32 (&s)[SCORES], u32 keys, u32 q, u32 group) {
+        const u32 first_q = COMES_AGAIN ? keys + WIDTH / 64 * PANEL_BYTES + group * (BLOCK_ROWS * LINE_BYTES) : q;
+        warpgroup_fence();
+#pragma unroll
+        for (u32 d = 0; d < WIDTH / STEP_DEPTH; ++d) {
+            const u32 column = d % 4 * (STEP_DEPTH * 2);
+            const u64 a = operand((d < 4 ? first_q : q) + column), b = operand(keys + d / 4 * PANEL_BYTES + column);
+            if (d == 0) KeyProduct::start(s, a, b);
+            else KeyProduct::multiply(s, a, b);
+        }
+        warpgroup_commit();
+    }
+    static DEV void multiply_values(f32 (&o)[OUTPUTS], const u32 (&p)[STEPS][4], u32 values) {
+        warpgroup_fence();
+#pragma unroll
+        for (u32 i = 0; i < STEPS; ++i) ValueProduct::multiply(o, p[i], operand(values + i * (STEP_DEPTH * LINE_BYTES)));
+        warpgroup_commit();
+    }
+
+    // Products of `key`.. and the keys behind it become those that scores are a multiple of; hidden keys' are -infinity.
+    static DEV void mask(f32 (&s)[SCORES], const Constants& c, u32 query, i32 key, const Workers& me) {
+        if (c.factor < 0.0f) {
+            const AttentionShape shape{AttentionArgs::of(me.work())};
+            const f32 inner = 2.0f * LOG2_E * shape.scale / shape.softcap;
+#pragma unroll
+            for (u32 i = 0; i < SCORES; ++i) s[i] = 1.0f - 2.0f * fast_reciprocal(1.0f + fast_exp2(s[i] * inner));  // tanh
+        }
+        if (key >= c.all_first && key + static_cast<i32>(FLASH_KEYS) <= c.all_end) return;
+        const u32 group = Kept::warp() / 4;
+        const Sight sight(AttentionShape(AttentionArgs::of(me.work())), query + group * BLOCK_ROWS);
+#pragma unroll
+        for (u32 half = 0; half < 2; ++half) {
+            const i32 lane = thread_index_anew() % WARP, row = Kept::warp() % 4 * 16 + lane / 4 + 8 * half;
+            const i32 column = key + lane % 4 * 2, from = sight.first(row) - column, to = sight.end(row) - column;
+#pragma unroll
+            for (i32 i = 0; i < static_cast<i32>(SCORES) / 4; ++i)
+#pragma unroll
+                for (i32 e = 0; e < 2; ++e) {
+                    if (i * 8 + e < from || i * 8 + e >= to) s[4 * i + 2 * half + e] = -infinity();
+                }
+        }
+    }
+    // Products become probabilities, relative to the running maxima, which rise as needed.
+    static DEV void soften(f32 (&s)[SCORES], Running& r, f32 factor, u32 group) {
+        f32 base[2], high[2][2], sum[2][2];
+#pragma unroll
+        for (u32 i = 0; i < 4; ++i) high[i / 2][i % 2] = i % 2 == 0 ? fmaxf(r.top[i / 2], s[i]) : s[i];
+#pragma unroll
+        for (u32 i = 4; i < SCORES; ++i) high[i / 2 % 2][i % 2] = fmaxf(high[i / 2 % 2][i % 2], s[i]);
+#pragma unroll
+        for (u32 half = 0; half < 2; ++half) {
+            f32 top = fmaxf(high[half][0], high[half][1]);
+            top = fmaxf(top, __shfl_xor_sync(0xffffffffu, top, 1));
+            top = fmaxf(top, __shfl_xor_sync(0xffffffffu, top, 2));
+            base[half] = top == -infinity() ? 0.0f : top * factor;
+            r.shrink[half] = fast_exp2(fmaf(r.top[half], factor, -base[half]));
+            r.top[half] = top;
+        }
+        if (TURNS) wait_turn(group);
+#pragma unroll
+        for (u32 i = 0; i < SCORES; ++i) {
+            s[i] = fast_exp2(fmaf(s[i], factor, -base[i / 2 % 2]));
+            f32& to = sum[i / 2 % 2][i % 2];
+            to = i < 4 ? s[i] : to + s[i];
+        }
+#pragma unroll
+        for (u32 half = 0; half < 2; ++half) r.total[half] = fmaf(r.total[half], r.shrink[half], sum[half][0] + sum[half][1]);
+        if (TURNS) {
+            pin_all(s);
+            pass_turn(group);
+        }
+    }
+    // Scores as they lie in the registers are an operand of the next product.
+    static DEV void pack(u32 (&p)[STEPS][4], const f32 (&s)[SCORES]) {
+#pragma unroll
+        for (u32 i = 0; i < STEPS * 4; ++i) p[i / 4][i % 4] = T::pack(s[2 * i], s[2 * i + 1]);
+    }
+    template <u32 N> static DEV void pin_all(f32 (&v)[N]) {
+#pragma unroll
+        for (u32 i = 0; i < N; ++i) pin(v[i]);
+    }
+    static DEV void wait_turn(u32 group) { named_barrier(FLASH_TURN + group, WORKER_THREADS); }
+    static DEV void pass_turn(u32 group) { named_barrier_arrive(FLASH_TURN + (group ^ 1), WORKER_THREADS); }
+
+    // Moves the last panel of this warp's queries to the staging.
+    static DEV void take_queries(u32 group, Workers& me) {
+        Stage stage;
+        const u32 from = me.next(stage, PANEL_GRANULES), lane = me.lane();
+        me.wait(stage);
+#pragma unroll
+        for (u32 i = 0; i < 4; ++i) {
+            const u32 at = (i * WARP + lane) * CHUNK_BYTES;
+            store_shared(me.staging() + at, load_shared_16(from + me.warp() * (16 * LINE_BYTES) + at));
+        }
+        fence_proxy_shared();
+        named_barrier(FLASH_GROUP + group, WARPGROUP);
+        me.release(stage);
+    }
+
+    // Rows of values past the last key may hold anything, and nothing times a NaN is no 0.
+    static DEV void clear_past(u32 values, u32 have, u32 group, Workers& me) {
+#pragma unroll 1
+        for (u32 i = me.thread() % WARPGROUP; i < (FLASH_KEYS - have) * (WIDTH / 8); i += WARPGROUP) {
+            const u32 panel = i % (WIDTH / 64), chunk = have * 8 + i / (WIDTH / 64);
+            store_shared(values + panel * PANEL_BYTES + chunk * CHUNK_BYTES, make_uint4(0, 0, 0, 0));
+        }
+        fence_proxy_shared();
+        named_barrier(FLASH_GROUP + group, WARPGROUP);
+    }
+
+    static DEV void attend(const AttentionShape& shape, const FlashTile& t, Running& r, Workers& me) {
+        const u32 group = me.warp() / 4, q = shared_address(shared_memory) + STAGING_AT + group * GRANULE_BYTES;
+        const Constants c(shape, t.query + group * BLOCK_ROWS);
+        u32 p[STEPS][4];
+        f32 s[SCORES];
+        take_queries(group, me);
+#pragma unroll
+        for (u32 i = 0; i < SCORES; ++i) s[i] = 0.0f;
+        Stage k, v;
+        u32 from = me.next(k, KEY_GRANULES);
+        me.wait(k);
+        multiply_keys(s, from, q, group);
+        warpgroup_wait<0>();
+        pin_all(s);
+        me.release(k);
+        mask(s, c, t.query, t.first_block, me);
+        soften(s, r, fabsf(c.factor), group);
+        pack(p, s);
+#pragma unroll 1
+        for (u32 key = t.first_block + FLASH_KEYS; key < t.end; key += FLASH_KEYS) {
+            from = me.next(k, KEY_GRANULES);
+            me.wait(k);
+            multiply_keys(s, from, q, group);
+            from = me.next(v, GRANULES_EACH);
+            me.wait(v);
+            multiply_values(r.outputs, p, from);
+            warpgroup_wait<1>();
+            pin_all(s);
+            me.release(k);
+            mask(s, c, t.query, key, me);
+            soften(s, r, fabsf(c.factor), group);
+            warpgroup_wait<0>();
+            pin_all(r.outputs);
+            me.release(v);
+#pragma unroll
+            for (u32 i = 0; i < OUTPUTS; ++i) r.outputs[i] *= r.shrink[i / 2 % 2];
+            pack(p, s);
+        }
+        from = me.next(v, GRANULES_EACH);
+        me.wait(v);
+        const u32 last_block = (t.end - 1) / FLASH_KEYS * FLASH_KEYS;
+        const u32 keys = AttentionArgs::of(me.work()).v().dims[2];
+        if (last_block + FLASH_KEYS > keys) clear_past(from, keys - last_block, group, me);
+        multiply_values(r.outputs, p, from);
+        warpgroup_wait<0>();
+        pin_all(r.outputs);
+        me.release(v);
+    }
+
+    // Divides by the denominators, and stores by way of the staging. Shape and tile are worked out anew: nobody has to keep
+    // them all the while.
+    static DEV void store(Running& r, u32 step, Workers& me) {
+        const AttentionArgs& args = AttentionArgs::of(me.work());
+        const AttentionShape s(args);
+        FlashTile t;
+        FlashWalk{me.work(), step}.next(s, t);
+        const u32 query = t.query + me.warp() * 16, lane = me.lane(), line = lane % 16;
+#pragma unroll
+        for (u32 half = 0; half < 2; ++half) {
+            f32 total = r.total[half];
+            total += __shfl_xor_sync(0xffffffffu, total, 1);
+            total += __shfl_xor_sync(0xffffffffu, total, 2);
+            const u32 at = query + lane / 4 + 8 * half;
+            if (args.has_lse() && lane % 4 == 0 && at < s.queries) {
+                const Tensor& lse = args.lse();
+                const f32 v = total == 0.0f ? -infinity() : fmaf(r.top[half], s.softcap != 0.0f ? s.softcap : s.scale, logf(total));
+                store_f32(lse, t.sample * lse.strides[0] + t.head * lse.strides[1] + at * lse.strides[2], v);
+            }
+            const f32 inverse = total == 0.0f ? 0.0f : 1.0f / total;
+#pragma unroll
+            for (u32 j = 0; j < OUTPUTS / 4; ++j) {
+                r.outputs[4 * j + 2 * half] *= inverse;
+                r.outputs[4 * j + 2 * half + 1] *= inverse;
+            }
+        }
+        const Tensor& out = args.out();
+        const i64 base = t.sample * out.strides[0] + t.head * out.strides[1];
+#pragma unroll
+        for (u32 panel = 0; panel < WIDTH / 64; ++panel) {
+            __syncwarp();
+#pragma unroll
+            for (u32 i = 0; i < 4; ++i) {
+                const f32* o = &r.outputs[panel * 32 + i * 8];
+                store_matrix_x4(me.staging() + line * LINE_BYTES + ((2 * i + lane / 16) ^ (line & 7)) * CHUNK_BYTES, T::pack(o[0], o[1]),
+                                T::pack(o[2], o[3]), T::pack(o[4], o[5]), T::pack(o[6], o[7]));
+            }
+            __syncwarp();
+#pragma unroll
+            for (u32 i = 0; i < 4; ++i) {
+                const u32 l = i * 4 + lane / 8, chunk = lane % 8, column = panel * 64 + chunk * 8;
+                const uint4 v = load_shared_16(me.staging() + l * LINE_BYTES + (chunk ^ (l & 7)) * CHUNK_BYTES);
+                if (query + l >= s.queries || column >= s.columns) continue;
+                char* to = element(out, base + (query + l) * out.strides[2] + column);
+                if (range_in_bounds(out, to, CHUNK_BYTES)) *reinterpret_cast<uint4*>(to) = v;
+            }
+        }
+        __syncwarp();
+    }
+
+    static DEV void run(Workers& me) {
+        me.wait_placed();
+        if (!me.wait_ready()) return;
+        if (TURNS && me.warp() / 4 == 1) pass_turn(1);  // group 0 begins
+        for (u32 step = 0;;) {
+            Running r;
+            {
+                const AttentionShape s(AttentionArgs::of(me.work()));
+                FlashWalk walk{me.work(), step};
+                FlashTile t;
+                if (!walk.next(s, t)) break;
+                step = walk.step;
+#pragma unroll
+                for (u32 half = 0; half < 2; ++half) {
+                    r.top[half] = -infinity();
+                    r.total[half] = 0.0f;
+                }
+#pragma unroll
+                for (u32 i = 0; i < OUTPUTS; ++i) r.outputs[i] = 0.0f;
+                if (t.begin < t.end) attend(s, t, r, me);
+            }
+            store(r, step - 1, me);
+        }
+        if (TURNS && me.warp() / 4 == 0) wait_turn(0);  // takes up what group 1 passed last
+    }
+};
+
+struct HopperFlash {
+    static DEV const FlashSchedule& schedule(const Work& w) { return *reinterpret_cast<const FlashSchedule*>(w.detail); }
+
+    static DEV u32 tiles(const Work& w) { return FlashTiles(AttentionShape(AttentionArgs::of(w)), w.operands[0].dims[0]).items; }
+
+    static DEV void load(const Work& w, Loader& loader) {
+        const AttentionArgs& args = AttentionArgs::of(w);
+        const AttentionShape s(args);
+        const FlashSchedule& maps = schedule(w);
+        const u32 panels = maps.flags & FLASH_WIDE ? 2 : 1, again = panels - 1;  // panels of q that come with each block of keys
+        const FlashSource q(loader.launch, args.q(), maps.q_map), k(loader.launch, args.k(), maps.k_map), v(loader.launch, args.v(), maps.v_map);
+        loader.wait_ready();
+        FlashWalk walk{w};
+        FlashTile t;
+#pragma unroll 1
+        while (walk.next(s, t)) {
+            if (t.begin >= t.end) continue;
+            const u32 key_head = t.head / s.heads_per_key;
+            Stage stage;
+            if (!loader.claim(stage, PANEL_GRANULES, PANEL_BYTES)) return;
+            q.load(loader.address(stage), loader.full(stage), again, panels, t.query, t.head, t.sample);
+            // The keys of a block come before the values of the one before.
+#pragma unroll 1
+            for (u32 key = t.first_block; key < t.end + FLASH_KEYS; key += FLASH_KEYS) {
+                if (key < t.end) {
+                    if (!loader.claim(stage, (panels + again) * PANEL_GRANULES, (panels + again) * PANEL_BYTES)) return;
+                    k.load(loader.address(stage), loader.full(stage), 0, panels, key, key_head, t.sample);
+                    q.load(loader.address(stage) + panels * PANEL_BYTES, loader.full(stage), 0, again, t.query, t.head, t.sample);
+                }
+                if (key > t.first_block) {
+                    if (!loader.claim(stage, panels * PANEL_GRANULES, panels * PANEL_BYTES)) return;
+                    v.load(loader.address(stage), loader.full(stage), 0, panels, key - FLASH_KEYS, key_head, t.sample);
+                }
+            }
+        }
+    }
+
+    static DEV void run(Workers& me) {
+        switch (schedule(me.work()).flags) {
+            case 0: FlashAttention<Bf16, 64>::run(me); break;
+            case FLASH_WIDE: FlashAttention<Bf16, 128>::run(me); break;
+            case FLASH_F16: FlashAttention<F16, 64>::run(me); break;
+            default: FlashAttention<F16, 128>::run(me); break;
+        }
+    }
+};
+#endif
