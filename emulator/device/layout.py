@@ -154,6 +154,20 @@ FLASH_SCHEDULE = Struct(
         ("flags", "<u4", 1, "u32", "FLASH_WIDE and so on"),
     ),
 )
+STREAM_SCHEDULE = Struct(
+    "StreamSchedule",
+    (
+        ("map", "<u4", 1, "u32", "index of b's tensor map"),
+        ("constant", "<u4", 1, "u32", "whether nothing in the program writes b"),
+        ("half_floats", "<u4", 1, "u32", "f16, else bf16"),
+        ("panels", "<u4", 1, "u32", "parts of the depth, of 2048 each"),
+        ("granules", "<u4", 1, "u32", "of a stage"),
+        ("boxes", "<u4", 1, "u32", "copies that fill a stage: 1, or one for each 64 of the depth"),
+        ("rotation", "<u4", 1, "u32", "blocks by which the shares are shifted, so that not always the same have more"),
+        ("pitch", "<u4", 1, "u32", "bytes between the columns of b where a register moves it, else 0"),
+        ("base", "<u4", 2, "u32", "address of column 0 of the map, low half first"),
+    ),
+)
 REPORT = Struct(
     "Report",
     (
@@ -195,7 +209,7 @@ LAUNCH = Struct(
         ("world", "<u4", 1, "u32", ""),
     ),
 )
-STRUCTS = (TENSOR, IMAGE_HEADER, PRODUCT_SCHEDULE, FLASH_SCHEDULE, REPORT, PROBE, LAUNCH)
+STRUCTS = (TENSOR, IMAGE_HEADER, PRODUCT_SCHEDULE, FLASH_SCHEDULE, STREAM_SCHEDULE, REPORT, PROBE, LAUNCH)
 
 
 def cuda() -> str:

@@ -12,6 +12,7 @@ struct Loader {
     u32 room = GRANULES;  // granules in front of `place` that nobody uses
     u32 oldest = 0;       // sequence of the oldest stage that may be in use
     u32 scratch = 0;      // a bit for each stage: workers write to it
+    u32 landed = 0;       // sequence of the oldest stage whose copies may be under way
     u32 taken = 0;        // works done
     u32 ring;             // where the ring lies, in the shared window
 
@@ -51,6 +52,16 @@ struct Loader {
         if (since.sequence == place.sequence) return true;
         const u32 used = place.granule + (place.granule <= since.granule ? GRANULES : 0) - since.granule;
         return used + way <= GRANULES;
+    }
+    // Waits until copies to few enough stages are under way: more of them build a queue that every other access, of all
+    // blocks, waits in, and a release even waits for its end. A block whose ring is mostly empty may have one more.
+    DEV void pace(u32 stages) {
+        while (oldest != place.sequence && mbarrier_passed(&shared.stages.empty[oldest % RING_BARRIERS], oldest / RING_BARRIERS % 2))
+            take_back_oldest();
+        if (static_cast<i32>(oldest - landed) > 0) landed = oldest;
+        const u32 most = room > GRANULES / 2 || oldest == place.sequence ? stages + 1 : stages;
+        for (; place.sequence - landed >= most; ++landed)
+            wait_phase(&shared.stages.full[landed % RING_BARRIERS], landed / RING_BARRIERS % 2);
     }
     DEV u64* full(const Stage& stage) { return &shared.stages.full[stage.barrier()]; }
     // Where the stage lies, in the shared window.

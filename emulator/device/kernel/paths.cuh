@@ -5,6 +5,7 @@
 #include "path_workers.cuh"
 #include "hopper/flash.cuh"
 #include "hopper/gemm.cuh"
+#include "hopper/stream.cuh"
 
 // Granules of the ring that the handler of `w` needs; small scratch memory is in the staging, which is always there.
 DEV u32 scratch_granules(const Work& w) {
@@ -18,6 +19,7 @@ DEV u32 tiles_of_path(const Work& w) {
 #ifdef HOPPER
         case PATH_GEMM: return HopperGemm::tiles(w);
         case PATH_FLASH: return HopperFlash::tiles(w);
+        case PATH_STREAM: return HopperStream::tiles(w);
 #endif
         default: return tiles_of(w);
     }
@@ -29,6 +31,7 @@ DEV void load_path(Loader& loader, const Work& w) {
 #ifdef HOPPER
         case PATH_GEMM: HopperGemm::load(w, loader); break;
         case PATH_FLASH: HopperFlash::load(w, loader); break;
+        case PATH_STREAM: HopperStream::load(w, loader); break;
 #endif
         default:
             if (w.granules) {

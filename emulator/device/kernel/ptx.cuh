@@ -130,6 +130,13 @@ template <u32 N> DEV void take_registers() {
     asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(N));
 #endif
 }
+// mbarrier_test, but never suspending the thread.
+DEV bool mbarrier_passed(u64* b, u32 phase) {
+    u32 done;
+    asm volatile("{\n.reg .pred p;\nmbarrier.test_wait.parity.shared.b64 p, [%1], %2;\nselp.u32 %0, 1, 0, p;\n}"
+                 : "=r"(done) : "r"(shared_address(b)), "r"(phase) : "memory");
+    return done != 0;
+}
 
 // ---- asynchronous copies, global to shared ----
 // Copies `bytes` (0..16) and fills the rest of the 16 with zeros. Both addresses 16-byte aligned.
@@ -198,6 +205,20 @@ DEV void tensor_load_2d(u32 shared, const void* map, u64* full, i32 c0, i32 c1) 
 DEV void tensor_load_5d(u32 shared, const void* map, u64* full, i32 c0, i32 c1, i32 c2, i32 c3, i32 c4) {
     asm volatile("cp.async.bulk.tensor.5d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, {%3, %4, %5, %6, %7}], [%2];"
                  ::"r"(shared), "l"(map), "r"(shared_address(full)), "r"(c0), "r"(c1), "r"(c2), "r"(c3), "r"(c4) : "memory");
+}
+// What is read once leaves the L2 cache first.
+DEV u64 read_once() {
+    u64 policy;
+    asm volatile("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(policy));
+    return policy;
+}
+DEV void tensor_stream_2d(u32 shared, const void* map, u64* full, i32 c0, i32 c1, u64 policy) {
+    asm volatile("cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint [%0], [%1, {%3, %4}], [%2], %5;"
+                 ::"r"(shared), "l"(map), "r"(shared_address(full)), "r"(c0), "r"(c1), "l"(policy) : "memory");
+}
+DEV void tensor_stream_3d(u32 shared, const void* map, u64* full, i32 c0, i32 c1, i32 c2, u64 policy) {
+    asm volatile("cp.async.bulk.tensor.3d.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint [%0], [%1, {%3, %4, %5}], [%2], %6;"
+                 ::"r"(shared), "l"(map), "r"(shared_address(full)), "r"(c0), "r"(c1), "r"(c2), "l"(policy) : "memory");
 }
 // The other way round; part of the thread's present bulk group. What lies outside of the tensor is not stored.
 DEV void tensor_store_2d(const void* map, u32 shared, i32 c0, i32 c1) {

@@ -45,6 +45,7 @@ DEV bool run_path(u32 taken) {
             HopperGemm::run(workers);
             break;
         }
+        case PATH_STREAM: HopperStream::run(); break;
         case PATH_FLASH: {
             Workers workers;
             HopperFlash::run(workers);

@@ -44,6 +44,7 @@ class Context:
     reach: Reach
     maps: dict[TensorMap, int] = field(default_factory=dict)
     workspace_bytes: int = 0
+    rotation: int = 0  # where the next product of few rows begins to give blocks more than others
 
     def address(self, descriptor: Descriptor) -> int:
         """Device address of the first element, where the offset register (if any) is 0."""

@@ -1,0 +1,281 @@
+"""Products of few rows: when they are streamed, and that what is streamed is right."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from dla.assembler import assemble
+from dla.emulator.compare import compare
+from dla.emulator.device import plan
+from dla.emulator.device.layout import PATH_GENERIC, PATH_STREAM, STREAM_SCHEDULE
+from dla.emulator.device.machine import DeviceMachine
+from dla.emulator.device.paths import Target
+from dla.isa.descriptor import Segment
+from dla.isa.errors import Trap
+from dla.isa.program import Program
+from dla.tests.emulator.device import cpu_machine
+from dla.tests.emulator.device.cpu_machine import CpuSession
+
+BASES = {segment: segment.value << 40 for segment in Segment}
+ROWS = frozenset({"GEMM", "COPY"})
+
+
+def planned(text: str) -> plan.Plan:
+    """The plan of a program for a GPU with the hot paths."""
+    return plan.build(assemble(text), BASES, Target(hopper=True))
+
+
+def product(
+    x: str = "bf16[2, 64]", w: str = "bf16[24, 64]", y: str = "bf16[2, 24]", code: str = "GEMM y, x, w.T"
+) -> str:
+    """A program of one product."""
+    return f".input x : {x}\n.const w : {w} = 0\n.output y : {y}\nmain:\n    {code}\n    HALT\n"
+
+
+def detail(made: plan.Plan, index: int = 0) -> dict[str, int]:
+    """The numbers that the kernel is given for an instruction, but for the map's address."""
+    return dict(zip((name for name, *_ in STREAM_SCHEDULE.fields[:-1]), made.schedules[index].detail, strict=False))
+
+
+def test_constant_weights_need_not_wait():
+    """Constants are read ahead of what the product waits for; what the program writes is not."""
+    assert detail(planned(product()))["constant"] == 1
+    written = product(code="COPY v, w\n    GEMM y, x, v.T").replace("main:", ".scratch v : bf16[24, 64]\nmain:")
+    made = planned(written)
+    assert made.schedules[1].path == PATH_STREAM
+    assert detail(made, 1)["constant"] == 0
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"x": "f32[2, 64]", "w": "f32[24, 64]"},
+        {"x": "bf16[2, 60]", "w": "bf16[24, 60]"},
+        {"x": "bf16[k <= 2, 64]", "w": "bf16[24, 64]", "y": "bf16[k, 24]"},
+        {"w": "bf16[64, 24]", "code": "GEMM y, x, w"},
+        {"x": "bf16[17, 64]", "y": "bf16[17, 24]"},
+        {"x": "bf16[64, 2]", "code": "GEMM y, x.T, w.T"},
+        {"w": "bf16[24, 72]", "code": "GEMM y, x, w[:, 4:68].T"},
+    ],
+)
+def test_what_cannot_be_streamed_is_not(changes):
+    """Other types, ragged chunks, rows on rows, many rows, unaligned views; while a dynamic number of rows is fine."""
+    expected = PATH_STREAM if "k <=" in changes.get("x", "") else PATH_GENERIC
+    path = planned(product(**changes)).schedules[0].path
+    assert (path == PATH_STREAM) == (expected == PATH_STREAM)
+
+
+def test_a_stage_is_as_deep_as_the_product():
+    """Up to 1024 of the depth are a stage of 16 KB; more go in panels of 2048; ragged ones in boxes of 64."""
+    for depth, expected in {
+        64: (2, 1, 1),
+        1024: (2, 1, 1),
+        1032: (4, 32, 1),
+        2048: (4, 1, 1),
+        8192: (4, 1, 4),
+        784: (2, 16, 1),
+    }.items():
+        d = detail(planned(product(x=f"bf16[2, {depth}]", w=f"bf16[24, {depth}]")))
+        assert (d["granules"], d["boxes"], d["panels"]) == expected
+
+
+def test_remainders_meet_different_blocks():
+    """133 units on 132 blocks leave one over: the next product gives it to the block behind."""
+    text = product(w="bf16[1064, 64]", y="bf16[2, 1064]", code="GEMM y, x, w.T\n    GEMM y, x, w.T\n    GEMM y, x, w.T")
+    made = planned(text)
+    assert [detail(made, i)["rotation"] for i in range(3)] == [0, 131, 130]
+
+
+def test_a_map_covers_all_places_that_a_register_moves_its_tensor_to():
+    """The kernel finds the column by the distance from the map's first one."""
+    text = product(w="bf16[3, 24, 64]", y="bf16[3, 2, 24]", code="LOOP s0, 3\n    GEMM y[s0], x, w[s0].T\n    ENDLOOP")
+    made = planned(text)
+    assert detail(made, 1)["pitch"] == 128
+    assert made.maps[detail(made, 1)["map"]].dims == (64, 72, 1)
+
+
+# ---- on the device, and on the emulated one ----
+
+SHAPES = (
+    (1, 2048, 2048), (2, 1024, 1024), (3, 1000, 784), (4, 37, 8), (5, 130, 1024), (6, 5000, 264), (7, 1, 4104),
+    (8, 256, 2048), (9, 4099, 520), (10, 2304, 64), (16, 600, 3072), (1, 16384, 256), (16, 40, 8192), (1, 2056, 8192),
+)  # fmt: skip
+FEW_BLOCKS_SHAPES = (
+    (1, 40, 2048), (2, 61, 1096), (3, 300, 64), (5, 7, 8), (6, 130, 784), (9, 100, 136), (16, 33, 2056), (16, 1, 6152),
+    (1, 33, 8192), (4, 50, 4104),
+)  # fmt: skip
+
+
+def random_inputs(program: Program) -> dict[str, np.ndarray]:
+    """Normal random numbers, scaled such that products stay near 1."""
+    rng = np.random.default_rng(0)
+    return {
+        t.name: (rng.normal(size=t.descriptor.bounds) / 8).astype(t.descriptor.dtype.numpy)
+        for t in program.in_segment(Segment.INPUT)
+    }
+
+
+def check(text: str, *, on_gpu: bool) -> None:
+    """Runs a program whose every GEMM is to be streamed; beside the golden machine's, and twice."""
+    program = assemble(text)
+    session = DeviceMachine(only=ROWS).load(program) if on_gpu else CpuSession(program, hopper=True)
+    schedules = zip(program.instructions, session.plan.schedules, strict=True)
+    assert {s.path for i, s in schedules if i.row.mnemonic == "GEMM"} == {PATH_STREAM}
+    given = random_inputs(program)
+    result = session.run(given)
+    assert [c for c in compare(program, given, result) if not c.ok] == []
+    if not on_gpu:
+        session.seed = 1
+    again = session.run(given)
+    assert all(result.outputs[n].tobytes() == again.outputs[n].tobytes() for n in result.outputs)
+
+
+ON_GPU = pytest.mark.parametrize(
+    "on_gpu",
+    [
+        pytest.param(True, marks=pytest.mark.gpu, id="gpu"),
+        pytest.param(False, marks=pytest.mark.skipif(cpu_machine.COMPILER is None, reason="no g++"), id="cpu"),
+    ],
+)
+SHAPES_AND_MACHINES = pytest.mark.parametrize(
+    ("shape", "on_gpu"),
+    [pytest.param(shape, True, marks=pytest.mark.gpu, id=f"gpu-{shape}") for shape in SHAPES]
+    + [
+        pytest.param(
+            shape, False, marks=pytest.mark.skipif(cpu_machine.COMPILER is None, reason="no g++"), id=f"cpu-{shape}"
+        )
+        for shape in FEW_BLOCKS_SHAPES
+    ],
+)
+
+
+@pytest.mark.parametrize("dtype", ["bf16", "f16"])
+@SHAPES_AND_MACHINES
+def test_products_stay_within_their_bounds(shape, on_gpu, dtype):
+    """All numbers of rows, ragged columns and depths."""
+    m, n, k = shape
+    check(
+        f"""
+.input x : {dtype}[{m}, {k}]
+.input w : {dtype}[{n}, {k}]
+.input bias : {dtype}[{n}]
+.output y : {dtype}[{m}, {n}]
+.output z : f32[{m}, {n}]
+main:
+    GEMM y, x, w.T bias=bias act=relu
+    GEMM z, x, w.T alpha=0.5
+    HALT
+""",
+        on_gpu=on_gpu,
+    )
+
+
+@ON_GPU
+@pytest.mark.parametrize("m", [1, 6, 16])
+def test_every_epilogue(m, on_gpu):
+    """c, all steps in any order, glu, results of any type and stride."""
+    check(
+        f"""
+.input x : bf16[{m}, 520]
+.input w : bf16[600, 520]
+.input c : f32[{m}, 600]
+.input bias : f16[600]
+.input gate : bf16[{m}, 1]
+.input residual : f32[{m}, 600]
+.output a : f32[{m}, 600]
+.output b : f16[600, {m}]
+.output d : bf16[{m}, 300]
+.output e : f32[{m}, 301]
+main:
+    GEMM     a, x, w.T   c=c alpha=2 beta=-0.5 residual=residual clamp=[-0.5, 0.75] gate=gate
+    GEMM     b.T, x, w.T bias=bias act=gelu residual=residual gate=gate
+    GEMM.glu d, x, w.T   unit=silu bias=bias[:300] residual=residual[:, 300:]
+    GEMM.glu e[:, :300], x, w.T unit=gelu alpha=0.5 gate=gate
+    COPY     e[:, 300:], c[:, :1]
+    HALT
+""",
+        on_gpu=on_gpu,
+    )
+
+
+@ON_GPU
+def test_views_batches_and_chains(on_gpu):
+    """Rows far apart, batches that are rows, weights that the program writes, weights moved by a register."""
+    check(
+        """
+.input x : bf16[2, 9, 160]
+.input w : bf16[3, 700, 128]
+.input v : bf16[128, 704]
+.scratch written : bf16[700, 128]
+.scratch h : bf16[6, 704]
+.scratch g : bf16[6, 128]
+.output y : bf16[2, 3, 700]
+.output z : bf16[3, 6, 700]
+.output t : bf16[6, 700]
+main:
+    COPY written, w[2]
+    GEMM y, x[:, 3:6, 16:144], w[1].T
+    GEMM t, x[0, :6, 32:], written.T
+    GEMM h[:, :700], x[1, 0:6, 16:144], written.T
+    COPY h[:, 700:], v[:6, :4]
+    GEMM g, h, v.T
+    LOOP s0, 3
+        GEMM z[s0], g, w[s0].T residual=t
+    ENDLOOP
+    HALT
+""",
+        on_gpu=on_gpu,
+    )
+
+
+@ON_GPU
+@pytest.mark.parametrize("batch", [0, 1, 4, 5, 13])
+def test_a_dynamic_number_of_rows(batch, on_gpu):
+    """The same program for any number of rows up to its bound."""
+    program = assemble("""
+.input x : bf16[batch <= 16, 512]
+.input w : bf16[512, 512]
+.scratch h : bf16[batch, 512]
+.output y : f32[batch, 512]
+main:
+    GEMM h, x, w.T act=tanh
+    GEMM y, h, w.T
+    HALT
+""")
+    given = random_inputs(program)
+    given["x"] = given["x"][:batch]
+    session = DeviceMachine(only=ROWS).load(program) if on_gpu else CpuSession(program, hopper=True)
+    result = session.run(given)
+    outputs = {"y": np.asarray(result.outputs["y"])[:batch]}  # the emulated device answers at the bound
+    assert [c for c in compare(program, given, SimpleNamespace(outputs=outputs, state={})) if not c.ok] == []
+
+
+@ON_GPU
+def test_a_trap_ends_what_streams(on_gpu):
+    """Copies under way when a trap is raised still land, nobody waits for ever, and the next run is right."""
+    text = """
+.input x : bf16[2, 1024]
+.input w : bf16[1024, 1024]
+.input divisor : i64[1]
+.scratch h : bf16[2, 1024]
+.output y : bf16[2, 1024]
+main:
+    GEMM h, x, w.T
+    LOADS s1, divisor[0]
+    GEMM y, h, w.T
+    ALU.div s2, 1, s1
+    GEMM y, h, w.T
+    HALT
+"""
+    program = assemble(text)
+    session = DeviceMachine(only=ROWS).load(program) if on_gpu else CpuSession(program, hopper=True)
+    given = random_inputs(program)
+    with pytest.raises(Trap) as raised:
+        session.run(given | {"divisor": np.zeros(1, np.int64)})
+    assert raised.value.category == "arithmetic"
+    given["divisor"] = np.ones(1, np.int64)
+    result = session.run(given)
+    assert [c for c in compare(program, given, result) if not c.ok] == []
