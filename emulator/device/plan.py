@@ -26,7 +26,7 @@ from dla.emulator.device.layout import (
     WAIT_FOR_ALL,
 )
 from dla.emulator.device.paths import GENERIC, Context, Schedule, Target, schedule
-from dla.emulator.device.paths.tensor_map import TensorMap
+from dla.emulator.device.paths.tensor_map import AnyMap
 from dla.isa import shapes
 from dla.isa.attributes import pack
 from dla.isa.descriptor import MAX_RANK, Descriptor, Dim, Dynamic, Segment, bound_of
@@ -49,7 +49,7 @@ class Plan:
 
     images: Array  # u8 [n]
     image_places: Array  # u32 [instructions + IMAGES_AHEAD, 2]: begin and length, in 16 bytes
-    maps: tuple[TensorMap, ...]
+    maps: tuple[AnyMap, ...]
     workspace_bytes: int
     probes: tuple[int, ...]  # index of the PROBE that reports in each slot
     headers: Array  # IMAGE_HEADER [instructions]

@@ -3,6 +3,7 @@
 #pragma once
 #include "handlers.cuh"
 #include "path_workers.cuh"
+#include "hopper/conv.cuh"
 #include "hopper/flash.cuh"
 #include "hopper/gemm.cuh"
 #include "hopper/stream.cuh"
@@ -18,6 +19,7 @@ DEV u32 tiles_of_path(const Work& w) {
     switch (w.path) {
 #ifdef HOPPER
         case PATH_GEMM: return HopperGemm::tiles(w);
+        case PATH_CONV: return HopperConv::tiles(w);
         case PATH_FLASH: return HopperFlash::tiles(w);
         case PATH_STREAM: return HopperStream::tiles(w);
 #endif
@@ -30,6 +32,7 @@ DEV void load_path(Loader& loader, const Work& w) {
     switch (w.path) {
 #ifdef HOPPER
         case PATH_GEMM: HopperGemm::load(w, loader); break;
+        case PATH_CONV: HopperConv::load(w, loader); break;
         case PATH_FLASH: HopperFlash::load(w, loader); break;
         case PATH_STREAM: HopperStream::load(w, loader); break;
 #endif

@@ -202,6 +202,17 @@ DEV void tensor_load_2d(u32 shared, const void* map, u64* full, i32 c0, i32 c1) 
     asm volatile("cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, {%3, %4}], [%2];"
                  ::"r"(shared), "l"(map), "r"(shared_address(full)), "r"(c0), "r"(c1) : "memory");
 }
+DEV void tensor_load_4d(u32 shared, const void* map, u64* full, i32 c0, i32 c1, i32 c2, i32 c3) {
+    asm volatile("cp.async.bulk.tensor.4d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, {%3, %4, %5, %6}], [%2];"
+                 ::"r"(shared), "l"(map), "r"(shared_address(full)), "r"(c0), "r"(c1), "r"(c2), "r"(c3) : "memory");
+}
+// Channels from c on of pixels of an im2col map (channel, column, row, sample): those `right` and `down` of where the
+// windows begin, the first of which is the one at (left, top).
+DEV void tensor_load_im2col(u32 shared, const void* map, u64* full, i32 c, i32 left, i32 top, i32 sample, u32 right, u32 down) {
+    asm volatile("cp.async.bulk.tensor.4d.shared::cluster.global.im2col.mbarrier::complete_tx::bytes [%0], [%1, {%3, %4, %5, %6}], [%2], {%7, %8};"
+                 ::"r"(shared), "l"(map), "r"(shared_address(full)), "r"(c), "r"(left), "r"(top), "r"(sample),
+                   "h"(static_cast<u16>(right)), "h"(static_cast<u16>(down)) : "memory");
+}
 DEV void tensor_load_5d(u32 shared, const void* map, u64* full, i32 c0, i32 c1, i32 c2, i32 c3, i32 c4) {
     asm volatile("cp.async.bulk.tensor.5d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, {%3, %4, %5, %6, %7}], [%2];"
                  ::"r"(shared), "l"(map), "r"(shared_address(full)), "r"(c0), "r"(c1), "r"(c2), "r"(c3), "r"(c4) : "memory");

@@ -40,7 +40,8 @@ DEV bool run_path(u32 taken) {
     Kept::place().taken = taken;
     switch (Kept::shared().works[taken % WORKS].path) {
 #ifdef HOPPER
-        case PATH_GEMM: {
+        case PATH_GEMM:
+        case PATH_CONV: {  // the same, once its operands are in shared memory
             Workers workers;
             HopperGemm::run(workers);
             break;

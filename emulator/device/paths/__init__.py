@@ -8,14 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from dla.emulator.device.paths import flash, gemm, stream
+from dla.emulator.device.paths import conv, flash, gemm, stream
 from dla.emulator.device.paths.types import GENERIC, Context, Schedule, Target
 from dla.isa.program import Instruction
 
 __all__ = ["GENERIC", "HOPPER_PATHS", "PORTABLE_PATHS", "Context", "Path", "Schedule", "Target", "schedule"]
 
 Path = Callable[[Instruction, Context], Schedule | None]
-HOPPER_PATHS: tuple[Path, ...] = (stream.schedule, gemm.schedule, flash.schedule)
+HOPPER_PATHS: tuple[Path, ...] = (stream.schedule, gemm.schedule, conv.schedule, flash.schedule)
 """In the order in which they are asked."""
 PORTABLE_PATHS: tuple[Path, ...] = (flash.few_queries,)
 """What handlers of rows are told, on every GPU; asked last."""

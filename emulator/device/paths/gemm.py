@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from dla.emulator.device import layout
 from dla.emulator.device.layout import PATH_GEMM, PRODUCT_SCHEDULE, WORKER_WARPS
-from dla.emulator.device.paths.tensor_map import ALIGNMENT, TensorMap, packed_axis
+from dla.emulator.device.paths import epilogue
+from dla.emulator.device.paths.epilogue import Operand, broadcast
+from dla.emulator.device.paths.tensor_map import ALIGNMENT, AnyMap, TensorMap, packed_axis
 from dla.emulator.device.paths.types import Context, Schedule
 from dla.isa.descriptor import Descriptor, Dynamic
 from dla.isa.dtypes import DType
@@ -20,8 +22,6 @@ GROUPS = 3
 """Coordinates of a tensor map that count batches."""
 LEAST_ROWS = 17
 """Fewer rows are the business of the path that streams the other matrix."""
-FAST_ACTIVATIONS = ("identity", "relu", "gelu", "gelu_tanh", "silu", "sigmoid", "tanh")
-"""Those that kernel/hopper/finish.cuh has."""
 SCRATCH_PITCH = 8
 """Floats between the rows of a tile in scratch memory, so that they begin in different banks."""
 MAX_WORKSPACE = 1 << 28
@@ -47,6 +47,8 @@ class Tile:
 
 
 TILES = (Tile(128, 256), Tile(128, 128), Tile(128, 64), Tile(64, 256), Tile(64, 128))
+SCRATCH_TILES = tuple(tile for tile in TILES if tile.columns * tile.rows < 128 * 256)
+"""Those whose sums leave the ring room, for the portable epilogue."""
 
 
 @dataclass(frozen=True)
@@ -97,38 +99,63 @@ def choose(
         Choice(tile, splits)
         for tile in tiles
         for splits in (1, 2, 3, 4, 6, layout.MAX_SPLITS)
-        if splits == 1 or (splits <= most and _items(tile, rows, columns, batches) * splits <= blocks)
+        if splits == 1 or (splits <= most and items(tile, rows, columns, batches) * splits <= blocks)
     ]
     return min(candidates, key=lambda choice: clocks(choice, rows, columns, batches, blocks, depth))
 
 
-def _items(tile: Tile, rows: int, columns: int, batches: int) -> int:
+def items(tile: Tile, rows: int, columns: int, batches: int) -> int:
+    """Tiles of `batches` products of rows x columns."""
     return math.ceil(rows / tile.rows) * math.ceil(columns / tile.columns) * batches
 
 
-# ---- the shape of an instruction ----
-
-
 @dataclass(frozen=True)
-class Operand:
-    """A view broadcast to the rank of the result; strides in elements, 0 where it is broadcast."""
+class Parts:
+    """How a product is cut, and how its batches are counted."""
 
-    descriptor: Descriptor
-    strides: tuple[int, ...]
+    choice: Choice
+    tiles: int
+    stages: int  # of the whole depth
+    fast: bool  # the epilogue is done in registers
+    axes: int = 0  # as PRODUCT_SCHEDULE says; here every axis but the last counts rows
+    held: int = 0
 
-    @property
-    def item(self) -> int:
-        return self.descriptor.dtype.itemsize
+
+def product_schedule(
+    context: Context, path: int, parts: Parts, maps: tuple[AnyMap, AnyMap, TensorMap | None], flags: Mapping[int, bool]
+) -> Schedule:
+    """The schedule of a product on `path` with the maps of a, b and, where results are stored through one, out."""
+    tile, splits = parts.choice.tile, parts.choice.splits
+    a_map, b_map, out_map = maps
+    sums = flags_at = 0
+    if splits > 1:
+        sums = context.workspace(parts.tiles * splits * tile.rows * tile.columns * 4)
+        flags_at = context.workspace(parts.tiles * WORKER_WARPS * layout.MAX_FINISHERS * layout.MAX_SPLITS * 4)
+    flags = {**flags, layout.OUT_MAPPED: out_map is not None}
+    values = {
+        "a_map": context.map_index(a_map),
+        "b_map": context.map_index(b_map),
+        "out_map": 0 if out_map is None else context.map_index(out_map),
+        "flags": sum(bit for bit, on in flags.items() if on),
+        "tile_rows": tile.rows,
+        "tile_columns": tile.columns,
+        "blocks": parts.stages,
+        "splits": splits,
+        "band": 1024 // tile.rows,
+        "axes": parts.axes,
+        "held": parts.held,
+        "scratch": 0 if parts.fast else tile.scratch_granules,
+        "sums": sums // 1024,
+        "flags_at": flags_at // 1024,
+    }
+    split = f", depth in {splits}" if splits > 1 else ""
+    return Schedule(
+        path, tuple(values[name] for name, *_ in PRODUCT_SCHEDULE.fields),
+        f"wgmma, tiles of {tile.rows} x {tile.columns}{split}{'' if parts.fast else ', portable epilogue'}",
+    )  # fmt: skip
 
 
-def broadcast(descriptor: Descriptor, dims: Sequence[int]) -> Operand:
-    """`descriptor` as a view of as many axes as `dims` has."""
-    lead = len(dims) - descriptor.rank
-    strides = tuple(
-        0 if own == 1 and dim != 1 else stride
-        for own, dim, stride in zip(descriptor.dims, dims[lead:], descriptor.strides, strict=True)
-    )
-    return Operand(descriptor, (0,) * lead + strides)
+# ---- the shape of an instruction ----
 
 
 @dataclass(frozen=True)
@@ -213,8 +240,8 @@ class _Scheduler:
         batches = math.prod(self.dims[k] for g in self.grouping.groups for k in g)
         if rows < LEAST_ROWS or (self.dims[-2] == 1 and (a_axis == -2 or not self._rows_are_aligned())):
             return None
-        fast = self._is_fast()
-        tiles = TILES if fast else tuple(tile for tile in TILES if tile.columns * tile.rows < 128 * 256)
+        fast = epilogue.is_fast(self.instruction)
+        tiles = TILES if fast else SCRATCH_TILES
         split = fast and self.context.workspace_bytes < MAX_WORKSPACE
         choice = choose(rows, self.columns, batches, self.context.target.blocks, self.depth, tiles=tiles, split=split)
         return self._assemble(choice, rows, batches, a_axis == -2, b_axis == -1, fast)
@@ -227,42 +254,19 @@ class _Scheduler:
         a_map = self._map(self.a, rows, tile.rows, across=a_across)
         b_map = self._map(self.b, self.columns, tile.columns, across=b_across, of_b=True)
         out_map = self._out_map(rows) if fast else None
-        tile_count = _items(tile, rows, self.columns, batches)
-        sums = flags_at = 0
-        if choice.splits > 1:
-            sums = context.workspace(tile_count * choice.splits * tile.rows * tile.columns * 4)
-            flags_at = context.workspace(tile_count * WORKER_WARPS * layout.MAX_FINISHERS * layout.MAX_SPLITS * 4)
         flags = {
             layout.A_ACROSS: a_across,
             layout.B_ACROSS: b_across,
             layout.HALF_FLOATS: self.a.descriptor.dtype is DType.F16,
             layout.BATCHED: bool(self.grouping.groups),
             layout.B_CONSTANT: context.is_constant(self.b.descriptor),
-            layout.BIAS_EARLY: fast and self._bias_is_early(),
-            layout.OUT_MAPPED: out_map is not None,
+            layout.BIAS_EARLY: fast and epilogue.bias_is_early(self.instruction),
             layout.OUT_WHOLE: not self.out.descriptor.is_dynamic,
         }
-        values = {
-            "a_map": context.map_index(a_map),
-            "b_map": context.map_index(b_map),
-            "out_map": 0 if out_map is None else context.map_index(out_map),
-            "flags": sum(bit for bit, on in flags.items() if on),
-            "tile_rows": tile.rows,
-            "tile_columns": tile.columns,
-            "blocks": math.ceil(self.depth / DEPTH),
-            "splits": choice.splits,
-            "band": 1024 // tile.rows,
-            "axes": self._axes(),
-            "held": self._held(),
-            "scratch": 0 if fast else tile.scratch_granules,
-            "sums": sums // 1024,
-            "flags_at": flags_at // 1024,
-        }
-        split = f", depth in {choice.splits}" if choice.splits > 1 else ""
-        return Schedule(
-            PATH_GEMM, tuple(values[name] for name, *_ in PRODUCT_SCHEDULE.fields),
-            f"wgmma, tiles of {tile.rows} x {tile.columns}{split}{'' if fast else ', portable epilogue'}",
-        )  # fmt: skip
+        tiles = items(tile, rows, self.columns, batches)
+        stages = math.ceil(self.depth / DEPTH)
+        parts = Parts(choice, tiles, stages, fast, self._axes(), self._held())
+        return product_schedule(context, PATH_GEMM, parts, (a_map, b_map, out_map), flags)
 
     def _slots(self) -> list[range | None]:
         """The three groups, outermost first; None for those that are not needed."""
@@ -326,33 +330,3 @@ class _Scheduler:
                 strides += (step * operand.item or ALIGNMENT,)
         address, ones = self.context.address(operand.descriptor), (1,) * len(batch_dims)
         return TensorMap(operand.descriptor.dtype, address, (*dims, *batch_dims), strides, (*box, *ones), swizzle)
-
-    # ---- the epilogue ----
-
-    def _extras(self) -> Iterator[Operand]:
-        for name in ("c", "bias", "residual", "gate"):
-            descriptor = self.instruction.operand(name)
-            if descriptor is not None:
-                yield broadcast(descriptor, self.dims)
-
-    def _is_fast(self) -> bool:
-        """Whether the epilogue can be done in registers (kernel/hopper/finish.cuh)."""
-        attributes = self.instruction.attributes
-        if attributes.get("act", "identity") not in FAST_ACTIVATIONS:
-            return False
-        extras = list(self._extras())
-        if self.glu:
-            return not attributes.get("steps") and self.out.item == 2
-        return not extras or (self.dims[-1] % 2 == 0 and all(self._pairs(operand) for operand in extras))
-
-    def _pairs(self, operand: Operand) -> bool:
-        """Whether two neighbours of a row are one aligned access."""
-        descriptor, pair = operand.descriptor, 2 * operand.item
-        starts = (descriptor.offset, descriptor.offset_scale, *(s * operand.item for s in operand.strides[:-1]))
-        return operand.strides[-1] == 1 and all(start % pair == 0 for start in starts)
-
-    def _bias_is_early(self) -> bool:
-        bias = self.instruction.operand("bias")
-        if bias is None or bias.dtype.itemsize != 2:
-            return False
-        return not any(broadcast(bias, self.dims).strides[:-1])

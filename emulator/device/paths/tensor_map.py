@@ -54,6 +54,44 @@ class TensorMap:
         return ctypes.string_at(aligned, TENSOR_MAP_BYTES)
 
 
+@dataclass(frozen=True)
+class Im2colMap:
+    """Pixels of a tensor [channels, width, height, samples] as windows see them (cuTensorMapEncodeIm2col).
+
+    `strides` are in bytes, of all dims but the first. A copy takes `box[0]` channels of `box[1]` pixels that lie `step`
+    (width, height) from each other, line by line, in the region from `lower` to the last pixel + `upper` (width,
+    height). What it covers outside of the dims is read as 0.
+    """
+
+    dtype: DType
+    address: int
+    dims: tuple[int, ...]
+    strides: tuple[int, ...]
+    lower: tuple[int, int]
+    upper: tuple[int, int]
+    box: tuple[int, int]
+    step: tuple[int, int]
+
+    def encode(self) -> bytes:
+        """The 128 bytes that the kernel uses. Raises BackendError where the driver refuses."""
+        rank = len(self.dims)
+        buffer = ctypes.create_string_buffer(TENSOR_MAP_BYTES + 64)
+        aligned = -(-ctypes.addressof(buffer) // 64) * 64
+        status = _driver().cuTensorMapEncodeIm2col(
+            ctypes.c_void_p(aligned), _DTYPES[self.dtype], rank, ctypes.c_void_p(self.address),
+            (ctypes.c_uint64 * rank)(*self.dims), (ctypes.c_uint64 * (rank - 1))(*self.strides),
+            (ctypes.c_int * 2)(*self.lower), (ctypes.c_int * 2)(*self.upper), ctypes.c_uint32(self.box[0]),
+            ctypes.c_uint32(self.box[1]), (ctypes.c_uint32 * rank)(1, *self.step, 1), 0, _SWIZZLES[128],
+            _PROMOTION_256, 0,
+        )  # fmt: skip
+        if status:
+            raise BackendError(f"the driver refuses a tensor map (status {status}): {self}")
+        return ctypes.string_at(aligned, TENSOR_MAP_BYTES)
+
+
+AnyMap = TensorMap | Im2colMap
+
+
 @cache
 def _driver() -> ctypes.CDLL:
     try:

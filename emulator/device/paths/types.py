@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from dla.emulator.device.layout import PATH_DETAIL, PATH_GENERIC
-from dla.emulator.device.paths.tensor_map import TensorMap
+from dla.emulator.device.paths.tensor_map import AnyMap
 from dla.isa.descriptor import Descriptor, Segment
 from dla.isa.reach import Range, Reach
 
@@ -42,7 +42,7 @@ class Context:
     target: Target
     bases: Mapping[Segment, int]
     reach: Reach
-    maps: dict[TensorMap, int] = field(default_factory=dict)
+    maps: dict[AnyMap, int] = field(default_factory=dict)
     workspace_bytes: int = 0
     rotation: int = 0  # where the next product of few rows begins to give blocks more than others
 
@@ -60,7 +60,7 @@ class Context:
         """Whether no instruction writes there, so that it may be read ahead of everything."""
         return descriptor.segment in (Segment.CONST, Segment.INPUT)
 
-    def map_index(self, tensor_map: TensorMap) -> int:
+    def map_index(self, tensor_map: AnyMap) -> int:
         """Where the kernel finds `tensor_map` in its table; equal ones share a place."""
         return self.maps.setdefault(tensor_map, len(self.maps))
 

@@ -27,7 +27,7 @@ from dla.emulator.device import plan, source
 from dla.emulator.device.generate import TRAP_CODES
 from dla.emulator.device.layout import COUNTERS, LAUNCH, PROBE, REPORT
 from dla.emulator.device.paths import Target
-from dla.emulator.device.paths.tensor_map import TensorMap
+from dla.emulator.device.paths.tensor_map import AnyMap, Im2colMap
 from dla.isa import weights
 from dla.isa.descriptor import Segment
 from dla.isa.dtypes import Array
@@ -171,17 +171,18 @@ class CpuSession:
         return room
 
 
-def _encoded(tensor_map: TensorMap) -> Array:
+def _encoded(tensor_map: AnyMap) -> Array:
     """A HostMap."""
     record, rank = np.zeros(1, _MAP), len(tensor_map.dims)
     entry = record[0]
     item = tensor_map.dtype.itemsize
-    entry["address"], entry["rank"], entry["item"], entry["swizzle"] = (
-        tensor_map.address,
-        rank,
-        item,
-        tensor_map.swizzle,
-    )
+    entry["address"], entry["rank"], entry["item"] = tensor_map.address, rank, item
     entry["dims"][:rank], entry["strides"][:rank] = tensor_map.dims, (item, *tensor_map.strides)[:rank]
-    entry["box"][:rank] = tensor_map.box
+    if isinstance(tensor_map, Im2colMap):
+        entry["im2col"], entry["swizzle"] = 1, 128
+        entry["lower"][:2], entry["upper"][:2] = tensor_map.lower, tensor_map.upper
+        entry["traversal"][1:3] = tensor_map.step
+        entry["channels"], entry["pixels"] = tensor_map.box
+    else:
+        entry["box"][:rank], entry["swizzle"] = tensor_map.box, tensor_map.swizzle
     return record

@@ -8,16 +8,23 @@ from typing import Any
 import numpy as np
 import pytest
 
+from dla.assembler import assemble
+from dla.emulator.device import plan
+from dla.emulator.device.layout import PATH_CONV, PATH_GEMM
 from dla.emulator.device.machine import DeviceMachine
+from dla.emulator.device.paths import GENERIC, Target
+from dla.emulator.device.paths.tensor_map import Im2colMap
 from dla.emulator.golden.machine import GoldenMachine
 from dla.isa import windows
-from dla.isa.descriptor import Segment, contiguous
+from dla.isa.descriptor import Descriptor, Dim, Segment, contiguous
 from dla.isa.dtypes import DType
 from dla.isa.instructions import BY_MNEMONIC
 from dla.isa.program import Instruction
 from dla.isa.typing import check
+from dla.tests.emulator.device import cpu_machine
+from dla.tests.emulator.device.cpu_machine import CpuSession
 from dla.tests.emulator.device.random_batch import Batch
-from dla.tests.emulator.device.random_instructions import Draft, Rng
+from dla.tests.emulator.device.random_instructions import Draft, Rng, Shape
 from dla.tests.emulator.device.test_differential import report, run, violations
 
 CHANNELS = {"narrow": (1, 2, 3, 4, 8, 16), "depthwise": (8, 16, 40, 264), "wide": (8, 24, 64, 72, 128, 200)}
@@ -70,10 +77,20 @@ def draw(rng: Rng, way: str, dtype: DType) -> Draft:
             return Draft(row, "", shapes, types, attributes, {})
 
 
-def batch(way: str, dtype: DType, count: int) -> Batch:
-    """`count` random convolutions, half of them of plain tensors; the same every time."""
+class PlainBatch(Batch):
+    """Every operand is a whole tensor."""
+
+    def _view(
+        self, segment: Segment, dtype: DType, dims: tuple[Dim, ...], *, repeat: bool, repeated_axes: Shape = ()
+    ) -> Descriptor:
+        base = self._tensor(segment, dtype, contiguous(segment, dtype, dims).bounds).descriptor
+        return Descriptor(segment, dtype, dims, base.strides, base.offset)
+
+
+def batch(way: str, dtype: DType, count: int, *, plain: bool = False) -> Batch:
+    """`count` random convolutions of all kinds of views, or of `plain` tensors; the same every time."""
     rng = np.random.default_rng(zlib.crc32(f"{way}-{dtype.text}".encode()))
-    made = Batch(rng)
+    made = PlainBatch(rng) if plain else Batch(rng)
     for _ in range(count):
         made.add(draw(rng, way, dtype))
     return made
@@ -86,12 +103,29 @@ def test_the_golden_machine_stays_within_the_bound(way):
     assert violations(made, run(GoldenMachine(accumulate="f32", watch=False).load(made.program()), made)) == []
 
 
+@pytest.mark.skipif(cpu_machine.COMPILER is None, reason="no g++, which compiles the kernel for the CPU")
+@pytest.mark.parametrize("hopper", [False, True], ids=["portable", "hopper"])
+@pytest.mark.parametrize("plain", [False, True], ids=["views", "plain"])
+@pytest.mark.parametrize("way", CHANNELS)
+def test_every_way_is_right_where_there_is_no_gpu(way, plain, hopper):
+    """The kernel itself on the emulated device, in two orders of warps and copies."""
+    made = batch(way, DType.BF16, 6, plain=plain)
+    session = CpuSession(made.program(), hopper=hopper, seed=1)
+    first = run(session, made)
+    found = violations(made, first)
+    assert not found, report(found)
+    session.seed = 2
+    second = run(session, made)
+    assert all(first[name].tobytes() == second[name].tobytes() for name in first)
+
+
 @pytest.mark.gpu
 @pytest.mark.parametrize("dtype", [DType.BF16, DType.F16, DType.F32], ids=lambda d: d.text)
+@pytest.mark.parametrize("plain", [False, True], ids=["views", "plain"])
 @pytest.mark.parametrize("way", CHANNELS)
-def test_every_way_stays_within_the_bound_and_repeats(way, dtype):
+def test_every_way_stays_within_the_bound_and_repeats(way, plain, dtype):
     """Results within the row's bound; a second run gives the same bits."""
-    made = batch(way, dtype, 40)
+    made = batch(way, dtype, 40, plain=plain)
     session = DeviceMachine().load(made.program())
     first = run(session, made)
     found = violations(made, first)
@@ -104,6 +138,75 @@ def test_every_way_stays_within_the_bound_and_repeats(way, dtype):
 @pytest.mark.parametrize("way", CHANNELS)
 def test_the_checked_build_finds_no_access_out_of_bounds(way):
     """The same by the build that looks at every address."""
-    made = batch(way, DType.BF16, 12)
+    made = batch(way, DType.BF16, 12, plain=True)
     found = violations(made, run(DeviceMachine(checked=True).load(made.program()), made))
     assert not found, report(found)
+
+
+# ---- what the plan decides ----
+
+WIDE = """
+.input x : bf16[{n}, {size}, {size}, {channels}]
+.input w : bf16[{outputs}, {taps}, {taps}, {channels}]
+.output y : bf16[{n}, {positions}, {positions}, {outputs}]
+main:
+    CONV y, x, w strides=[{stride}, {stride}] pads=[{pad}, {pad}, {pad}, {pad}] dilations=[{dilation}, {dilation}]
+    HALT
+"""
+
+
+def planned(hopper: bool = True, **sizes: int) -> Any:
+    """The schedule of one convolution, and the map of its x."""
+    given = {"n": 2, "size": 14, "channels": 64, "outputs": 64, "taps": 3, "stride": 1, "pad": 1, "dilation": 1} | sizes
+    reach = given["dilation"] * (given["taps"] - 1) + 1
+    given["positions"] = (given["size"] + 2 * given["pad"] - reach) // given["stride"] + 1
+    program = assemble(WIDE.format(**given))
+    bases = {segment: (k + 1) << 32 for k, segment in enumerate(Segment)}
+    made = plan.build(program, bases, Target(132, hopper=hopper))
+    schedule = made.schedules[0]
+    return schedule, made.maps[schedule.detail[0]] if schedule.detail else None
+
+
+def test_windows_are_gathered_by_the_copy_engine():
+    """Corners, distances and box of the map of x follow from pads, strides, dilations and the tile."""
+    schedule, x_map = planned(size=15, taps=3, stride=2, pad=2, dilation=2)
+    assert schedule.path == PATH_CONV
+    assert isinstance(x_map, Im2colMap)
+    assert x_map.dims == (64, 15, 15, 2)
+    assert x_map.lower == (-2, -2)
+    assert x_map.upper == (-2, -2)
+    assert x_map.step == (2, 2)
+    assert x_map.box[0] == 64
+
+
+def test_a_pointwise_convolution_is_a_plain_product():
+    """Each position sees its own pixel: the rows of x are those of a matrix."""
+    schedule, x_map = planned(taps=1, pad=0)
+    assert schedule.path == PATH_GEMM
+    assert x_map.dims == (64, 2 * 14 * 14)
+    assert planned(taps=1, pad=0, stride=2)[0].path == PATH_CONV
+
+
+@pytest.mark.parametrize(
+    "sizes",
+    [
+        {"channels": 3},
+        {"channels": 36},
+        {"stride": 9, "size": 30},
+        {"taps": 2, "dilation": 130, "pad": 130},
+    ],
+    ids=["few", "unaligned", "far apart", "far corner"],
+)
+def test_what_the_copy_engine_cannot_gather_has_no_schedule(sizes):
+    """Few or unaligned channels, distances and corners beyond what a map holds."""
+    assert planned(**sizes)[0] is GENERIC
+
+
+def test_no_other_gpu_has_the_path():
+    """Without Hopper's copy engine the row's handler does it."""
+    assert planned(hopper=False)[0] is GENERIC
+
+
+def test_few_positions_split_the_depth():
+    """One image of 7 x 7: the depth goes to many blocks, so that all have work."""
+    assert "depth in" in planned(n=1, size=7, channels=512, outputs=512)[0].summary

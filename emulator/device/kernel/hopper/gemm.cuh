@@ -1,13 +1,13 @@
 // GEMM of 16-bit floats on wgmma.
 #pragma once
 #ifdef HOPPER
-#include "gemm.cuh"
 #include "hopper/multiply.cuh"
+#include "hopper/product_args.cuh"
 #include "hopper/split.cuh"
 #include "hopper/store.cuh"
 #include "hopper/tiles.cuh"
 
-// A GEMM as the plan scheduled it, at its present dims.
+// A GEMM, or a CONV, as the plan scheduled it, at its present dims.
 struct HopperProducts {
     const Work& work;
 
@@ -25,9 +25,9 @@ struct HopperProducts {
         return n;
     }
     DEV ProductTiles tiles() const {
-        const GemmArgs& args = GemmArgs::of(work);
+        const ProductArgs args(work);
         const u32 last = args.out().rank - 1u;
-        return ProductTiles(extent(axis(3), last), args.b().dims[last], extent(0, axis(3)), schedule());
+        return ProductTiles(extent(axis(3), last), args.columns(), extent(0, axis(3)), schedule());
     }
     // The coordinates that batch `batch` has in the map of operand 0 (a), 1 (b) or 2 (out), innermost first: 0 for a group
     // that the operand has once.
@@ -168,7 +168,7 @@ struct HopperGemm {
         const u32 warp = me.warp(), flags = p.schedule().flags;
         const WarpPart part(p, at, warp);
         const TileLayout layout = p.layout(warp / 4);
-        if (flags & BIAS_EARLY) bias.fetch(GemmArgs::of(p.work).bias(), part.column, tiles.columns, me.lane());
+        if (flags & BIAS_EARLY) bias.fetch(ProductArgs(p.work).bias(), part.column, tiles.columns, me.lane());
         switch (part.width) {
             case 64: multiply_any<64>(sums, flags, layout, at.blocks, me); break;
             case 128: multiply_any<128>(sums, flags, layout, at.blocks, me); break;
@@ -233,13 +233,13 @@ struct HopperGemm {
 
     static DEV void finish_piece(f32 (&v)[PIECE_SUMS], const HopperProducts& p, const MapPlace& to, const Piece& at, const EarlyBias& bias,
                                  u32 staging, u32 lane) {
-        const GemmArgs& args = GemmArgs::of(p.work);
+        const ProductArgs args(p.work);
         const f32 alpha = args.alpha();
         if (alpha != 1.0f) {
 #pragma unroll
             for (u32 k = 0; k < PIECE_SUMS; ++k) v[k] *= alpha;
         }
-        if (args.sub() == GEMM_GLU) {
+        if (args.is_glu()) {
             store_piece_glu(v, args.unit(), args.out(), to, at, staging, lane);
             return;
         }
@@ -269,7 +269,7 @@ struct HopperGemm {
         }
         Kept::place().scratch = scratch.offset();
         me.sync();
-        const Epilogue e = gemm_epilogue(GemmArgs::of(p.work));
+        const Epilogue e = ProductArgs(p.work).epilogue();
         TileExtent extent{at.batch * tiles.rows + at.row, at.column, min(tiles.tile_rows, tiles.rows - at.row),
                           min(tiles.tile_columns, tiles.columns - at.column)};
         if (e.glu) {

@@ -169,6 +169,9 @@ inline void tensor_im2col_(u32 shared, const void* map, u64* full, const i32 (&c
     struct C { i32 c[5]; u16 o[3]; } a; memcpy(a.c, c, sizeof c); memcpy(a.o, offset, sizeof offset);
     in_flight_.push_back([=] { im2col_(m, block, shared, a.c, a.o); land_(full, m.pixels * m.channels * m.item); });
 }
+inline void tensor_load_im2col(u32 s, const void* m, u64* f, i32 c, i32 left, i32 top, i32 sample, u32 right, u32 down) {
+    tensor_im2col_(s, m, f, {c, left, top, sample, 0}, {static_cast<u16>(right), static_cast<u16>(down), 0}, 4);
+}
 inline void tensor_store_(const void* map, u32 shared, const i32 (&c)[5]) {
     const HostMap m = **reinterpret_cast<const HostMap* const*>(map);
     char* block = shared_memory;
