@@ -28,7 +28,7 @@ from dla.isa.instructions import ROWS
 from dla.isa.records import RECORDS
 from dla.isa.registers import RegisterClass
 from dla.isa.scalar_attributes import Reg, ScalarValue
-from dla.isa.table import OPERAND_SLOTS, RECORD_SLOTS, SUB, Exec, Row
+from dla.isa.table import SUB, Exec, Row
 
 TRAP_CODES = {name: code for code, name in enumerate(TRAP_CATEGORIES, start=1)}
 """Code of each trap category in a report; 0 is no trap."""
@@ -53,7 +53,7 @@ def identifier(name: str) -> str:
 
 def constants_and_views() -> str:
     """The text of `generated.cuh`: everything that the machine's own code is written against."""
-    return "\n".join(["#pragma once", '#include "config.cuh"', *_constants(), *_opcode_table(), _BITS, *_records(), ""])
+    return "\n".join(["#pragma once", '#include "config.cuh"', *_constants(), *_opcode_table(), _BITS, ""])
 
 
 def handlers(only: Collection[str] | None = None) -> str:
@@ -122,11 +122,8 @@ def _constants() -> Iterator[str]:
 
 
 def _opcode_table() -> Iterator[str]:
-    """What decoding needs to know of each opcode, as one table in constant memory."""
+    """Where the scalar operands of each opcode are, as one table in constant memory."""
     yield "struct OpcodeInfo {"
-    yield "    u16 operands;     // operand slots to fetch"
-    yield "    u16 records;      // record slots to fetch"
-    yield "    u16 scalars;      // scalar operands to resolve"
     yield "    u16 tag_bit[2];   // where the tag of each scalar operand is in the word"
     yield "    u16 value_bit[2]; // and its 64 value bits"
     yield "};"
@@ -137,9 +134,8 @@ def _opcode_table() -> Iterator[str]:
         scalars = [a for a in row.attributes if isinstance(a, ScalarValue)] if row else []
         tags = ", ".join(str(a.at) for a in scalars) or "0"
         values = ", ".join(str(a.value_at) for a in scalars) or "0"
-        counts = (len(row.operands), len(row.records), len(scalars)) if row else (0, 0, 0)
         name = row.mnemonic if row else "unused"
-        yield f"    {{{', '.join(map(str, counts))}, {{{tags}}}, {{{values}}}}},  // {name}"
+        yield f"    {{{{{tags}}}, {{{values}}}}},  // {name}"
     yield "};"
 
 
@@ -153,12 +149,6 @@ template <u32 AT, u32 WIDTH> DEV u32 field(const u32* unit) {
 template <u32 AT, u32 WIDTH> DEV i32 signed_field(const u32* unit) {
     return static_cast<i32>(field<AT, WIDTH>(unit) << (32 - WIDTH)) >> (32 - WIDTH);
 }"""
-
-
-def _records() -> Iterator[str]:
-    for slot, (at, _) in enumerate(RECORD_SLOTS):
-        yield f'static_assert({at} == 32 * {1 + slot}, "decode.cuh finds record {slot} in u32 {1 + slot} of a word");'
-    yield f'static_assert({OPERAND_SLOTS[0][0]} == 128, "decode.cuh finds the operands from u32 4 of a word");'
 
 
 def _view(row: Row) -> str:

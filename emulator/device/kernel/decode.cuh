@@ -77,8 +77,9 @@ DEV_CALL bool patch(Tensor& t, const Scalars& m) {
 }
 
 // Reads the scalar operands named by the word: tag bits, then 64 value bits.
-DEV void resolve_scalars(Work& w, const Scalars& m, const OpcodeInfo& info, u32 lane) {
-    if (lane < info.scalars) {
+DEV void resolve_scalars(Work& w, const Scalars& m, u32 scalars, u32 lane) {
+    const OpcodeInfo& info = opcode_info[opcode_of(w)];
+    if (lane < scalars) {
         const u32 tag_bit = info.tag_bit[lane], value_bit = info.value_bit[lane];
         const u32 tag = (w.word[tag_bit / 32] >> (tag_bit % 32)) & 0xff;
         const u64 value = static_cast<u64>(w.word[value_bit / 32 + 1]) << 32 | w.word[value_bit / 32];
@@ -105,7 +106,7 @@ DEV bool decode(const Scalars& m, const uint4* ring, u32 begin, Work& w, u32 at,
         w.instruction = at;
         w.last = 0;
     }
-    if (w.scalar_count % CONTROLLER_ONLY) resolve_scalars(w, m, opcode_info[opcode_of(w)], lane);
+    if (const u32 scalars = w.scalar_count % CONTROLLER_ONLY) resolve_scalars(w, m, scalars, lane);
     __syncwarp();
     bool fits = true;
     if (w.dynamic && lane < MAX_OPERANDS && w.operands[lane].present && w.operands[lane].dynamic) fits = patch(w.operands[lane], m);
