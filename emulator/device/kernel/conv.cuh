@@ -4,6 +4,7 @@
 #pragma once
 #include "conv_depthwise.cuh"
 #include "conv_narrow.cuh"
+#include "tilings.cuh"
 
 // One chunk of a window that starts at (top, left) of the image at `offset`: the elements from depth `at` on. The image is
 // a sample of x or, whole, the kernel of one output. For any strides and channels; a call, because it is slow and large.
@@ -72,7 +73,7 @@ template <class E, u32 ROWS, u32 DEPTH, bool IS_X> struct WindowLoader {
         }
     }
 
-    DEV void load(char* tile, u32 first_depth) const {
+    DEV void load(char* tile, u32 first_depth, bool) const {
         const u32 at = first_depth + thread % PER_LINE * PER_CHUNK;
         const u32 tap = at / s.channels;
         const i32 y = tap / s.kernel[1], x = tap - y * s.kernel[1];
@@ -159,7 +160,7 @@ struct ConvHandler {
         if (Depthwise::applies(args, s)) return Depthwise(s).tiles(s);
         if (s.direct()) return elementwise_tiles(args.out().elements());
         if (Narrow::applies(args, s)) return Narrow(s).tiles(s);
-        return Tiling::choose(args.x().dtype, s.groups, s.rows, s.outputs, TallTile<Bf16>::COLUMNS).tiles;
+        return tiling_of(args, s).tiles;
     }
 
     static DEV_CALL void run(const ConvArgs& args, u32 tile, const Block& block) {
@@ -179,21 +180,28 @@ struct ConvHandler {
             else narrow_tile<Bf16>(args, tile, block);
             return;
         }
-        const Tiling tiling = Tiling::choose(args.x().dtype, s.groups, s.rows, s.outputs, TallTile<Bf16>::COLUMNS);
+        const Tiling tiling = tiling_of(args, s);
         const Tiling::Place at = tiling.place(tile);
         switch (args.x().dtype) {
-            case DTYPE_BF16: run_16<Bf16>(args, s, tiling, at, block); break;
-            case DTYPE_F16: run_16<F16>(args, s, tiling, at, block); break;
+            case DTYPE_BF16: run_on_tensor_cores<Bf16>(args, s, tiling, at, block); break;
+            case DTYPE_F16: run_on_tensor_cores<F16>(args, s, tiling, at, block); break;
             default:
-                if (tiling.rows == LargeFloatTile::ROWS) conv_tile<LargeFloatTile>(args, s, at, block);
+                if (args.math() == CONV_MATH_TF32) run_on_tensor_cores<Tf32>(args, s, tiling, at, block);
+                else if (tiling.rows == LargeFloatTile::ROWS) conv_tile<LargeFloatTile>(args, s, at, block);
+                else if (tiling.rows == MediumFloatTile::ROWS) conv_tile<MediumFloatTile>(args, s, at, block);
                 else conv_tile<SmallFloatTile>(args, s, at, block);
                 break;
         }
     }
 
   private:
-    template <class T> static DEV void run_16(const ConvArgs& args, const ConvShape& s, const Tiling& tiling, const Tiling::Place& at,
-                                              const Block& block) {
+    static DEV Tiling tiling_of(const ConvArgs& args, const ConvShape& s) {
+        const bool exact = args.x().dtype == DTYPE_F32 && args.math() == CONV_MATH_EXACT;
+        return Tiling::choose(true, s.groups, s.rows, s.outputs, exact ? 0 : TallTile<Bf16>::COLUMNS);
+    }
+
+    template <class T> static DEV void run_on_tensor_cores(const ConvArgs& args, const ConvShape& s, const Tiling& tiling,
+                                                           const Tiling::Place& at, const Block& block) {
         if (tiling.rows == 128) conv_tile<TallTile<T>>(args, s, at, block);
         else if (tiling.rows == 64) conv_tile<MediumTile<T>>(args, s, at, block);
         else conv_tile<SmallTile<T>>(args, s, at, block);

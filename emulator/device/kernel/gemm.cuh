@@ -1,6 +1,7 @@
-// GEMM: batched matrix products on tensor cores (16-bit floats), by FMA (f32) or by integer multiply-add (8-bit).
+// GEMM: batched matrix products on tensor cores (16-bit floats), by FMA (f32, unless its mode is tf32) or by integer multiply-add (8-bit).
 #pragma once
 #include "epilogue.cuh"
+#include "tilings.cuh"
 #include "views.cuh"
 
 // The products that an instruction stands for.
@@ -73,19 +74,20 @@ template <class Tile> DEV_CALL void gemm_tile(const GemmArgs& args, const Produc
 struct GemmHandler {
     static constexpr u32 SCRATCH = SCRATCH_BYTES;
     static DEV u32 tiles(const GemmArgs& args) {
-        const Products p(args);
-        return Tiling::choose(args.a().dtype, p.batches, p.m, p.n, LargeTile<Bf16>::COLUMNS).tiles;
+        return tiling_of(args, Products(args)).tiles;
     }
 
     static DEV_CALL void run(const GemmArgs& args, u32 tile, const Block& block) {
         const Products p(args);
-        const Tiling tiling = Tiling::choose(args.a().dtype, p.batches, p.m, p.n, LargeTile<Bf16>::COLUMNS);
+        const Tiling tiling = tiling_of(args, p);
         const Tiling::Place at = tiling.place(tile);
         switch (args.a().dtype) {
-            case DTYPE_BF16: run_16<Bf16>(args, p, tiling, at, block); break;
-            case DTYPE_F16: run_16<F16>(args, p, tiling, at, block); break;
+            case DTYPE_BF16: run_on_tensor_cores<Bf16>(args, p, tiling, at, block); break;
+            case DTYPE_F16: run_on_tensor_cores<F16>(args, p, tiling, at, block); break;
             case DTYPE_F32:
-                if (tiling.rows == LargeFloatTile::ROWS) gemm_tile<LargeFloatTile>(args, p, at, block);
+                if (args.math() == GEMM_MATH_TF32) run_on_tensor_cores<Tf32>(args, p, tiling, at, block);
+                else if (tiling.rows == LargeFloatTile::ROWS) gemm_tile<LargeFloatTile>(args, p, at, block);
+                else if (tiling.rows == MediumFloatTile::ROWS) gemm_tile<MediumFloatTile>(args, p, at, block);
                 else gemm_tile<SmallFloatTile>(args, p, at, block);
                 break;
             default: gemm_tile<IntegerTile>(args, p, at, block); break;
@@ -93,8 +95,13 @@ struct GemmHandler {
     }
 
   private:
-    template <class T> static DEV void run_16(const GemmArgs& args, const Products& p, const Tiling& tiling, const Tiling::Place& at,
-                                              const Block& block) {
+    static DEV Tiling tiling_of(const GemmArgs& args, const Products& p) {
+        const bool exact = args.a().dtype == DTYPE_F32 && args.math() == GEMM_MATH_EXACT;
+        return Tiling::choose(is_float(args.a().dtype), p.batches, p.m, p.n, exact ? 0 : LargeTile<Bf16>::COLUMNS);
+    }
+
+    template <class T> static DEV void run_on_tensor_cores(const GemmArgs& args, const Products& p, const Tiling& tiling,
+                                                           const Tiling::Place& at, const Block& block) {
         if (tiling.rows == 128) gemm_tile<LargeTile<T>>(args, p, at, block);
         else if (tiling.rows == 64) gemm_tile<MediumTile<T>>(args, p, at, block);
         else gemm_tile<SmallTile<T>>(args, p, at, block);

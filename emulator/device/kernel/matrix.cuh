@@ -1,4 +1,5 @@
-// Tiles of matrix products: operands of any strides to shared memory, and their product on tensor cores or by FMA.
+// Tiles of matrix products: operands of any strides to shared memory, in a pipeline with what is made of them
+// (tensor_tile.cuh, scalar_tile.cuh).
 //
 // A product is out[rows, columns] = a[rows, depth] * b[columns, depth]; "rows" of an operand are its M or N.
 // A tile in shared memory is made of lines of 16-byte chunks. A deep tile has a line per row, with neighbours in depth
@@ -49,13 +50,12 @@ struct Widened {
     static DEV u32 permute(u32 line, u32 chunk, u32 per_line, bool deep) { return Bits32::permute(line, chunk, per_line, deep); }
 };
 
-struct Bf16 {
-    static DEV void multiply(f32 (&d)[4], const u32 (&a)[4], u32 b0, u32 b1) { mma_bf16(d, a, b0, b1); }
-    static DEV u32 pack(f32 low, f32 high) { return pack_bf16(low, high); }
-};
-struct F16 {
-    static DEV void multiply(f32 (&d)[4], const u32 (&a)[4], u32 b0, u32 b1) { mma_f16(d, a, b0, b1); }
-    static DEV u32 pack(f32 low, f32 high) { return pack_f16(low, high); }
+// f32 for tensor cores, which read the upper 19 bits alone: no rounding, as rows allow (isa/math_mode.py).
+struct Truncated {
+    static constexpr u32 BYTES = 4;
+    static constexpr bool VECTORS = true;
+    static DEV u32 load(const Tensor& t, i64 offset) { return Bits32::load(t, offset); }
+    static DEV u32 permute(u32 line, u32 chunk, u32, bool deep) { return chunk ^ (deep ? line & 7 : (line & 3) << 1); }
 };
 
 // Whether every 16-byte chunk along `axis` can be copied whole: neighbours adjacent, and every line aligned.
@@ -121,240 +121,92 @@ template <class E, u32 ROWS, u32 DEPTH> struct TileLoader {
         : t(tensor), row_axis(axis_of_rows), depth_axis(axis_of_depth), rows(count), thread(worker) {
         const i64 row_step = t.strides[row_axis], depth_step = t.strides[depth_axis];
         deep = (depth_step == 1 && (row_step != 1 || count == 1)) || (row_step != 1 && depth_step < row_step);
-        whole = copies_whole<E>(t, along());
-        offset = base + first * row_step + line(0) * t.strides[across()] + chunk() * PER_CHUNK * t.strides[along()];
+        whole = copies_whole<E>(t, along(deep));
+        const u32 line = thread / per_line(deep), at = thread % per_line(deep) * PER_CHUNK;
+        offset = base + first * row_step + line * t.strides[along(!deep)] + at * t.strides[along(deep)];
     }
 
-    DEV void load(char* tile, u32 first_depth) const {
-        const u32 depth = t.dims[depth_axis] - first_depth;
-        const u32 lines = deep ? rows : depth, length = deep ? depth : rows, at = chunk() * PER_CHUNK;
-        const u32 left = at < length ? min(PER_CHUNK, length - at) : 0;
-        const i64 round_step = WORKER_THREADS / per_line() * t.strides[across()];
+    // `is_deep` is `deep`; where the caller has a branch for either, it is a constant, and most of this is.
+    DEV void load(char* tile, u32 first_depth, bool is_deep) const {
+        const u32 line = thread / per_line(is_deep), chunk = thread % per_line(is_deep), at = chunk * PER_CHUNK;
+        const u32 depth = t.dims[depth_axis] - first_depth, lines_at_once = WORKER_THREADS / per_line(is_deep);
+        const u32 lines = is_deep ? rows : depth, length = is_deep ? depth : rows;
+        const i64 round_step = lines_at_once * t.strides[along(!is_deep)];
         i64 from = offset + first_depth * t.strides[depth_axis];
+        const auto place = [&](u32 i) {
+            const u32 to = line + i * lines_at_once;
+            return tile + (to * per_line(is_deep) + E::permute(to, chunk, per_line(is_deep), is_deep)) * CHUNK_BYTES;
+        };
+        if (whole && rows == ROWS && depth >= DEPTH) {
 #pragma unroll
+            for (u32 i = 0; i < COUNT; ++i) {
+                copy_chunk<E>(t, place(i), from, PER_CHUNK);
+                from += round_step;
+            }
+            return;
+        }
+        const u32 left = at < length ? min(PER_CHUNK, length - at) : 0;
+#pragma unroll 1
         for (u32 i = 0; i < COUNT; ++i) {
-            const u32 have = line(i) < lines ? left : 0;
-            char* to = tile + (line(i) * per_line() + E::permute(line(i), chunk(), per_line(), deep)) * CHUNK_BYTES;
-            if (whole) copy_chunk<E>(t, to, from, have);
-            else gather_chunk<E>(t, to, from, have, along());
+            const u32 have = line + i * lines_at_once < lines ? left : 0;
+            if (whole) copy_chunk<E>(t, place(i), from, have);
+            else gather_chunk<E>(t, place(i), from, have, along(is_deep));
             from += round_step;
         }
     }
 
   private:
     // Threads fill line after line; the chunk of a thread within its line is the same each time.
-    DEV u32 per_line() const { return (deep ? DEPTH : ROWS) / PER_CHUNK; }
-    DEV u32 line(u32 i) const { return deep ? thread / (DEPTH / PER_CHUNK) + i * (WORKER_THREADS / (DEPTH / PER_CHUNK))
-                                            : thread / (ROWS / PER_CHUNK) + i * (WORKER_THREADS / (ROWS / PER_CHUNK)); }
-    DEV u32 chunk() const { return deep ? thread % (DEPTH / PER_CHUNK) : thread % (ROWS / PER_CHUNK); }
-    DEV u32 along() const { return deep ? depth_axis : row_axis; }   // a line
-    DEV u32 across() const { return deep ? row_axis : depth_axis; }  // the lines
+    static DEV u32 per_line(bool is_deep) { return (is_deep ? DEPTH : ROWS) / PER_CHUNK; }
+    DEV u32 along(bool is_deep) const { return is_deep ? depth_axis : row_axis; }  // the axis of a line's elements
 };
 
 // ---- the pipeline ----
 
-// Runs `compute(stage, depth left)` over tiles of DEPTH while loads run STAGES - 1 ahead. Ends with scratch free to use.
-template <u32 STAGES, u32 A_BYTES, u32 B_BYTES, u32 DEPTH, class A, class B, class Compute>
-DEV void pipeline(const A& a, const B& b, u32 depth, const Block& block, Compute compute) {
-    constexpr u32 STAGE_BYTES = A_BYTES + B_BYTES;
+// Stages of scratch memory, each a tile of either operand, DEPTH deep; loads run STAGES - 1 ahead.
+template <u32 STAGES, u32 A_BYTES, u32 B_BYTES, u32 DEPTH, class A, class B> struct Pipeline {
+    static constexpr u32 STAGE_BYTES = A_BYTES + B_BYTES;
     static_assert(STAGES * STAGE_BYTES <= SCRATCH_BYTES, "the stages fit");
-    const u32 steps = (depth + DEPTH - 1) / DEPTH;
-#pragma unroll 1
-    for (i32 step = 1 - static_cast<i32>(STAGES); step < static_cast<i32>(steps); ++step) {
-        if (step >= 0) {
-            copy_async_wait<STAGES - 2>();
-            block.sync();
+    const A& a;
+    const B& b;
+    const Block& block;
+    u32 steps;
+
+    DEV Pipeline(const A& left, const B& right, u32 depth, const Block& all)
+        : a(left), b(right), block(all), steps((depth + DEPTH - 1) / DEPTH) {}
+
+    DEV char* stage(u32 step) const { return block.scratch() + step % STAGES * STAGE_BYTES; }
+    // Starts the loads of a step, if there is one. For each step, so that the number of groups in flight is known.
+    DEV void load(u32 step, bool a_deep, bool b_deep) const {
+        if (step < steps) {
+            a.load(stage(step), step * DEPTH, a_deep);
+            b.load(stage(step) + A_BYTES, step * DEPTH, b_deep);
         }
-        const u32 ahead = step + STAGES - 1;
-        if (ahead < steps) {
-            char* stage = block.scratch() + ahead % STAGES * STAGE_BYTES;
-            a.load(stage, ahead * DEPTH);
-            b.load(stage + A_BYTES, ahead * DEPTH);
-        }
-        copy_async_commit();  // always, so that the number of groups in flight is known
-        if (step >= 0) compute(block.scratch() + step % STAGES * STAGE_BYTES, depth - step * DEPTH);
+        copy_async_commit();
     }
-    copy_async_wait<0>();
-    block.sync();
-}
+    DEV void fill(bool a_deep, bool b_deep) const {
+#pragma unroll 1
+        for (u32 step = 0; step < STAGES - 1; ++step) load(step, a_deep, b_deep);
+    }
+    // Waits for the oldest step in flight; nobody reads the one before it any longer.
+    DEV void wait() const {
+        copy_async_wait<STAGES - 2>();
+        block.sync();
+    }
+    // Ends with scratch free to use.
+    DEV void drain() const {
+        copy_async_wait<0>();
+        block.sync();
+    }
+};
 
-// ---- products ----
-
-// 16 rows by 16 in depth of a tile, as mma fragments. For `a` the second 8x8 matrix holds the next rows; for `b`, which
-// makes two column blocks, it holds the next depth.
-template <u32 ROWS, u32 DEPTH> DEV void load_fragment(u32 (&r)[4], u32 tile, bool deep, bool is_a, u32 row, u32 depth, u32 lane) {
-    const u32 row_octet = is_a ? lane >> 3 & 1 : lane >> 4;
-    const u32 depth_octet = is_a ? lane >> 4 : lane >> 3 & 1;
-    if (deep) {
-        const u32 line = row + (lane & 7) + 8 * row_octet, chunk = depth / 8 + depth_octet;
-        load_matrix_x4(r, tile + (line * (DEPTH / 8) + Bits16::permute(line, chunk, DEPTH / 8, true)) * CHUNK_BYTES);
+// Calls f(a_deep, b_deep) from a branch of its own for each case, so that they are constants there.
+template <class F> DEV void for_layouts(bool a_deep, bool b_deep, F f) {
+    if (a_deep) {
+        if (b_deep) f(true, true);
+        else f(true, false);
     } else {
-        const u32 line = depth + (lane & 7) + 8 * depth_octet, chunk = row / 8 + row_octet;
-        load_matrix_x4_transposed(r, tile + (line * (ROWS / 8) + Bits16::permute(line, chunk, ROWS / 8, false)) * CHUNK_BYTES);
+        if (b_deep) f(false, true);
+        else f(false, false);
     }
 }
-
-// ROWS x COLUMNS on tensor cores by WARP_ROWS x WARP_COLUMNS x PARTS warps; PARTS of them share out the depth.
-// The sums are left in scratch: f32 [PARTS][ROWS][PITCH].
-template <class T, u32 ROWS_, u32 COLUMNS_, u32 DEPTH, u32 WARP_ROWS, u32 WARP_COLUMNS, u32 PARTS_, u32 STAGES> struct TensorCoreTile {
-    using Element = Bits16;
-    static constexpr u32 ROWS = ROWS_, COLUMNS = COLUMNS_, STEP = DEPTH, PARTS = PARTS_, PITCH = COLUMNS + 8;
-    static constexpr u32 HIGH = ROWS / WARP_ROWS / 16, WIDE = COLUMNS / WARP_COLUMNS / 16;  // 16x16 blocks of a warp
-    static_assert(WARP_ROWS * WARP_COLUMNS * PARTS == WORKER_WARPS, "every warp has a share");
-    static_assert(PARTS * ROWS * PITCH * 4 <= SCRATCH_BYTES, "the sums fit");
-
-    template <class A, class B> static DEV void multiply(const A& a, const B& b, u32 depth, const Block& block) {
-        const u32 part = block.warp() % PARTS;
-        const u32 row = block.warp() / PARTS % WARP_ROWS * (HIGH * 16), column = block.warp() / PARTS / WARP_ROWS * (WIDE * 16);
-        f32 sums[HIGH][2 * WIDE][4];
-#pragma unroll
-        for (u32 i = 0; i < HIGH; ++i)
-#pragma unroll
-            for (u32 j = 0; j < 2 * WIDE; ++j)
-#pragma unroll
-                for (u32 k = 0; k < 4; ++k) sums[i][j][k] = 0.0f;
-        pipeline<STAGES, ROWS * DEPTH * 2, COLUMNS * DEPTH * 2, DEPTH>(a, b, depth, block, [&](const char* stage, u32 left) {
-            const u32 a_tile = shared_address(stage), b_tile = a_tile + ROWS * DEPTH * 2;
-#pragma unroll
-            for (u32 at = 0; at < DEPTH; at += 16 * PARTS) {
-                const u32 d = at + 16 * part;
-                if (d >= left) break;
-                u32 af[HIGH][4], bf[WIDE][4];
-#pragma unroll
-                for (u32 i = 0; i < HIGH; ++i) load_fragment<ROWS, DEPTH>(af[i], a_tile, a.deep, true, row + 16 * i, d, block.lane());
-#pragma unroll
-                for (u32 j = 0; j < WIDE; ++j) load_fragment<COLUMNS, DEPTH>(bf[j], b_tile, b.deep, false, column + 16 * j, d, block.lane());
-#pragma unroll
-                for (u32 i = 0; i < HIGH; ++i)
-#pragma unroll
-                    for (u32 j = 0; j < 2 * WIDE; ++j) T::multiply(sums[i][j], af[i], bf[j / 2][j % 2 * 2], bf[j / 2][j % 2 * 2 + 1]);
-            }
-        });
-        f32* corner = reinterpret_cast<f32*>(block.scratch()) + (part * ROWS + row + block.lane() / 4) * PITCH + column + block.lane() % 4 * 2;
-#pragma unroll
-        for (u32 i = 0; i < HIGH; ++i)
-#pragma unroll
-            for (u32 j = 0; j < 2 * WIDE; ++j)
-#pragma unroll
-                for (u32 half = 0; half < 2; ++half) {
-                    f32* to = corner + (16 * i + 8 * half) * PITCH + 8 * j;
-                    *reinterpret_cast<float2*>(to) = make_float2(sums[i][j][2 * half], sums[i][j][2 * half + 1]);
-                }
-        block.sync();
-    }
-};
-
-DEV void multiply_add(f32& sum, u32 a, u32 b) { sum = fmaf(__uint_as_float(a), __uint_as_float(b), sum); }
-DEV void multiply_add(i32& sum, u32 a, u32 b) { sum = static_cast<i32>(static_cast<u32>(sum) + a * b); }
-
-// ROWS x COLUMNS by multiply-add, 8 x 4 per thread; where that takes fewer threads than there are, PARTS share the depth.
-// The sums are left in scratch: Sum [PARTS][ROWS][PITCH].
-template <class Sum, class E, u32 ROWS_, u32 COLUMNS_, u32 DEPTH, u32 STAGES> struct ScalarTile {
-    using Element = E;
-    static constexpr u32 ROWS = ROWS_, COLUMNS = COLUMNS_, STEP = DEPTH, PITCH = COLUMNS + 8;
-    static constexpr u32 ACROSS = COLUMNS / 4, THREADS = ACROSS * (ROWS / 8), PARTS = WORKER_THREADS / THREADS;
-    static_assert(PARTS * THREADS == WORKER_THREADS, "every thread has a share");
-    static_assert(PARTS * ROWS * PITCH * 4 <= SCRATCH_BYTES, "the sums fit");
-
-    // The 4 in depth from `depth` on, of the 4 rows from `row` on: to[row][depth].
-    template <u32 LINES> static DEV void fetch(u32 (&to)[4][4], const char* tile, bool deep, u32 row, u32 depth) {
-#pragma unroll
-        for (u32 i = 0; i < 4; ++i) {
-            const u32 line = (deep ? row : depth) + i, chunk = (deep ? depth : row) / 4, per_line = (deep ? DEPTH : LINES) / 4;
-            const uint4 v = *reinterpret_cast<const uint4*>(tile + (line * per_line + E::permute(line, chunk, per_line, deep)) * CHUNK_BYTES);
-            const u32 words[4] = {v.x, v.y, v.z, v.w};
-#pragma unroll
-            for (u32 k = 0; k < 4; ++k) {
-                if (deep) to[i][k] = words[k];
-                else to[k][i] = words[k];
-            }
-        }
-    }
-
-    template <class A, class B> static DEV void multiply(const A& a, const B& b, u32 depth, const Block& block) {
-        const u32 part = block.thread() / THREADS, row = block.thread() % THREADS / ACROSS * 4, column = block.thread() % ACROSS * 4;
-        Sum sums[8][4];
-#pragma unroll
-        for (u32 i = 0; i < 8; ++i)
-#pragma unroll
-            for (u32 j = 0; j < 4; ++j) sums[i][j] = 0;
-        pipeline<STAGES, ROWS * DEPTH * 4, COLUMNS * DEPTH * 4, DEPTH>(a, b, depth, block, [&](const char* stage, u32 left) {
-            const char* b_tile = stage + ROWS * DEPTH * 4;
-#pragma unroll 1
-            for (u32 d = 4 * part; d < DEPTH && d < left; d += 4 * PARTS) {
-                u32 bv[4][4];
-                fetch<COLUMNS>(bv, b_tile, b.deep, column, d);
-#pragma unroll
-                for (u32 half = 0; half < 2; ++half) {
-                    u32 av[4][4];
-                    fetch<ROWS>(av, stage, a.deep, row + half * (ROWS / 2), d);
-#pragma unroll
-                    for (u32 k = 0; k < 4; ++k)
-#pragma unroll
-                        for (u32 i = 0; i < 4; ++i)
-#pragma unroll
-                            for (u32 j = 0; j < 4; ++j) multiply_add(sums[4 * half + i][j], av[i][k], bv[j][k]);
-                }
-            }
-        });
-        Sum* corner = reinterpret_cast<Sum*>(block.scratch()) + (part * ROWS + row) * PITCH + column;
-#pragma unroll
-        for (u32 i = 0; i < 8; ++i)
-#pragma unroll
-            for (u32 j = 0; j < 4; ++j) corner[(i / 4 * (ROWS / 2) + i % 4) * PITCH + j] = sums[i][j];
-        block.sync();
-    }
-};
-
-// ---- tilings ----
-
-// Tile shapes, from large to small, for every kind of element.
-template <class T> using LargeTile = TensorCoreTile<T, 128, 128, 64, 2, 4, 1, 4>;
-template <class T> using TallTile = TensorCoreTile<T, 128, 64, 64, 4, 2, 1, 5>;  // convolutions: they gather, and need the registers
-template <class T> using MediumTile = TensorCoreTile<T, 64, 64, 64, 2, 2, 2, 6>;
-template <class T> using SmallTile = TensorCoreTile<T, 32, 32, 128, 1, 1, 8, 7>;
-using LargeFloatTile = ScalarTile<f32, Bits32, 128, 64, 32, 4>;
-using SmallFloatTile = ScalarTile<f32, Bits32, 32, 32, 64, 6>;
-using IntegerTile = ScalarTile<i32, Widened, 32, 32, 64, 6>;
-
-// How a product of `batches` matrices is cut into tiles.
-struct Tiling {
-    u32 rows, columns;  // of a tile
-    u32 down, across;   // tiles of one matrix
-    u32 tiles;
-
-    DEV Tiling(u32 batches, u32 m, u32 n, u32 tile_rows, u32 tile_columns) : rows(tile_rows), columns(tile_columns) {
-        down = (m + rows - 1) / rows;
-        across = (n + columns - 1) / columns;
-        tiles = batches * down * across;
-    }
-    // Time in units of a small tile's: rounds of tiles over the blocks, times the cost of a tile.
-    DEV u32 time(u32 cost) const { return (tiles + gridDim.x - 1) / gridDim.x * cost; }
-
-    // The tiling that takes least time; `wide` is the largest tile's columns. Costs are relative times per unit of depth,
-    // larger tiles being more efficient.
-    static DEV Tiling choose(u32 dtype, u32 batches, u32 m, u32 n, u32 wide) {
-        const Tiling small(batches, m, n, 32, 32);
-        if (dtype == DTYPE_F32) {
-            const Tiling large(batches, m, n, LargeFloatTile::ROWS, LargeFloatTile::COLUMNS);
-            return large.time(13) < small.time(2) ? large : small;
-        }
-        if (!is_float(dtype)) return small;
-        const Tiling medium(batches, m, n, 64, 64), large(batches, m, n, 128, wide);
-        const u32 best = medium.time(5) < small.time(2) ? medium.time(5) : small.time(2);
-        if (large.time(wide == 128 ? 14 : 8) <= best) return large;
-        return medium.time(5) == best ? medium : small;
-    }
-
-    struct Place {
-        u32 batch, row, column;  // of a tile's first element
-    };
-    // Tiles go down in bands of 8, so that blocks at work at one time share operands in L2.
-    DEV Place place(u32 tile) const {
-        constexpr u32 BAND = 8;
-        const u32 batch = tile / (down * across), rest = tile % (down * across);
-        const u32 band = rest / (BAND * across) * BAND, in_band = rest % (BAND * across);
-        const u32 height = down - band < BAND ? down - band : BAND;
-        return {batch, (band + in_band % height) * rows, in_band / height * columns};
-    }
-};

@@ -138,6 +138,16 @@ DEV bool mbarrier_passed(u64* b, u32 phase) {
     return done != 0;
 }
 
+// ---- shared memory ----
+DEV u32 load_shared(u32 address) {
+    u32 v;
+    asm volatile("ld.shared.u32 %0, [%1];" : "=r"(v) : "r"(address) : "memory");
+    return v;
+}
+DEV void load_shared_2(f32 (&v)[2], u32 address) {
+    asm volatile("ld.shared.v2.f32 {%0, %1}, [%2];" : "=f"(v[0]), "=f"(v[1]) : "r"(address) : "memory");
+}
+
 // ---- asynchronous copies, global to shared ----
 // Copies `bytes` (0..16) and fills the rest of the 16 with zeros. Both addresses 16-byte aligned.
 DEV void copy_async_16(void* shared, const void* global, u32 bytes) {
@@ -163,6 +173,11 @@ DEV void mma_bf16(f32 (&d)[4], const u32 (&a)[4], u32 b0, u32 b1) {
 }
 DEV void mma_f16(f32 (&d)[4], const u32 (&a)[4], u32 b0, u32 b1) {
     asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
+                 : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]) : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+}
+// d += a (16x8, row) * b (8x8, column), for the upper 19 bits of f32 elements.
+DEV void mma_tf32(f32 (&d)[4], const u32 (&a)[4], u32 b0, u32 b1) {
+    asm volatile("mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
                  : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]) : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
 }
 

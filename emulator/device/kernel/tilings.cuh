@@ -1,0 +1,54 @@
+// Which tiles there are, and how products are cut into them.
+#pragma once
+#include "scalar_tile.cuh"
+#include "tensor_tile.cuh"
+
+// Tile shapes, from large to small, for every kind of element.
+template <class T> constexpr u32 LINE_DEPTH = 128 / T::Element::BYTES;  // of a tile whose lines are 128 bytes long
+template <class T> using LargeTile = TensorCoreTile<T, 128, 128, LINE_DEPTH<T>, 2, 4, 1, 4>;
+// Of convolutions: they gather, and need the registers.
+template <class T> using TallTile = TensorCoreTile<T, 128, 64, LINE_DEPTH<T>, 4, 2, 1, 5>;
+template <class T> using MediumTile = TensorCoreTile<T, 64, 64, LINE_DEPTH<T>, 2, 2, 2, 6>;
+template <class T> using SmallTile = TensorCoreTile<T, 32, 32, 2 * LINE_DEPTH<T>, 1, 1, 8, 7>;
+using LargeFloatTile = FloatTile<128, 128, 4>;
+using MediumFloatTile = FloatTile<64, 64, 6>;
+using SmallFloatTile = ScalarTile<f32, Bits32, 32, 32, 64, 6>;
+using IntegerTile = ScalarTile<i32, Widened, 32, 32, 64, 6>;
+
+// How a product of `batches` matrices is cut into tiles.
+struct Tiling {
+    u32 rows, columns;  // of a tile
+    u32 down, across;   // tiles of one matrix
+    u32 tiles;
+
+    DEV Tiling(u32 batches, u32 m, u32 n, u32 tile_rows, u32 tile_columns) : rows(tile_rows), columns(tile_columns) {
+        down = (m + rows - 1) / rows;
+        across = (n + columns - 1) / columns;
+        tiles = batches * down * across;
+    }
+    // Time in units of a small tile's: rounds of tiles over the blocks, times the cost of a tile.
+    DEV u32 time(u32 cost) const { return (tiles + gridDim.x - 1) / gridDim.x * cost; }
+
+    // The tiling that takes least time; `wide` is the columns of the largest tile on tensor cores, if those are in use (else
+    // 0). Costs are relative times per unit of depth, larger tiles being more efficient.
+    static DEV Tiling choose(bool floats, u32 batches, u32 m, u32 n, u32 wide) {
+        const Tiling small(batches, m, n, 32, 32);
+        if (!floats) return small;
+        const Tiling medium(batches, m, n, 64, 64), large(batches, m, n, 128, wide ? wide : LargeFloatTile::COLUMNS);
+        const u32 best = medium.time(5) < small.time(2) ? medium.time(5) : small.time(2);
+        if (large.time(wide == 0 ? 16 : wide == 128 ? 14 : 8) <= best) return large;
+        return medium.time(5) == best ? medium : small;
+    }
+
+    struct Place {
+        u32 batch, row, column;  // of a tile's first element
+    };
+    // Tiles go down in bands of 8, so that blocks at work at one time share operands in L2.
+    DEV Place place(u32 tile) const {
+        constexpr u32 BAND = 8;
+        const u32 batch = tile / (down * across), rest = tile % (down * across);
+        const u32 band = rest / (BAND * across) * BAND, in_band = rest % (BAND * across);
+        const u32 height = down - band < BAND ? down - band : BAND;
+        return {batch, (band + in_band % height) * rows, in_band / height * columns};
+    }
+};
