@@ -58,6 +58,25 @@ struct Truncated {
     static DEV u32 permute(u32 line, u32 chunk, u32, bool deep) { return chunk ^ (deep ? line & 7 : (line & 3) << 1); }
 };
 
+// What tensor cores multiply, and how much of the depth at a time.
+struct Bf16 {
+    using Element = Bits16;
+    static constexpr u32 DEPTH = 16;
+    static DEV void multiply(f32 (&d)[4], const u32 (&a)[4], u32 b0, u32 b1) { mma_bf16(d, a, b0, b1); }
+    static DEV u32 pack(f32 low, f32 high) { return pack_bf16(low, high); }
+};
+struct F16 {
+    using Element = Bits16;
+    static constexpr u32 DEPTH = 16;
+    static DEV void multiply(f32 (&d)[4], const u32 (&a)[4], u32 b0, u32 b1) { mma_f16(d, a, b0, b1); }
+    static DEV u32 pack(f32 low, f32 high) { return pack_f16(low, high); }
+};
+struct Tf32 {
+    using Element = Truncated;
+    static constexpr u32 DEPTH = 8;
+    static DEV void multiply(f32 (&d)[4], const u32 (&a)[4], u32 b0, u32 b1) { mma_tf32(d, a, b0, b1); }
+};
+
 // Whether every 16-byte chunk along `axis` can be copied whole: neighbours adjacent, and every line aligned.
 template <class E> DEV bool copies_whole(const Tensor& t, u32 axis) {
     bool whole = E::VECTORS && reinterpret_cast<u64>(t.data) % CHUNK_BYTES == 0;

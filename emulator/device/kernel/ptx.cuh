@@ -139,7 +139,7 @@ DEV bool mbarrier_passed(u64* b, u32 phase) {
 }
 
 // ---- shared memory ----
-DEV u32 load_shared(u32 address) {
+DEV u32 load_shared_1(u32 address) {
     u32 v;
     asm volatile("ld.shared.u32 %0, [%1];" : "=r"(v) : "r"(address) : "memory");
     return v;

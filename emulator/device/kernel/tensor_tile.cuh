@@ -2,26 +2,6 @@
 #pragma once
 #include "matrix.cuh"
 
-// ---- kinds of products ----
-struct Bf16 {
-    using Element = Bits16;
-    static constexpr u32 DEPTH = 16;  // of one multiplication
-    static DEV void multiply(f32 (&d)[4], const u32 (&a)[4], u32 b0, u32 b1) { mma_bf16(d, a, b0, b1); }
-    static DEV u32 pack(f32 low, f32 high) { return pack_bf16(low, high); }
-};
-struct F16 {
-    using Element = Bits16;
-    static constexpr u32 DEPTH = 16;
-    static DEV void multiply(f32 (&d)[4], const u32 (&a)[4], u32 b0, u32 b1) { mma_f16(d, a, b0, b1); }
-    static DEV u32 pack(f32 low, f32 high) { return pack_f16(low, high); }
-};
-struct Tf32 {
-    using Element = Truncated;
-    static constexpr u32 DEPTH = 8;
-    static DEV void multiply(f32 (&d)[4], const u32 (&a)[4], u32 b0, u32 b1) { mma_tf32(d, a, b0, b1); }
-};
-
-// ---- tiles ----
 // 16 rows of a tile, by two chunks of 16 bytes in depth, as mma fragments. For `a` the second 8 x 8 (or, of 32-bit elements,
 // 8 x 4) matrix holds the next rows; for `b`, which makes two column blocks, it holds the next depth.
 template <class E, u32 ROWS, u32 DEPTH> DEV void load_fragment(u32 (&r)[4], u32 tile, bool deep, bool is_a, u32 row, u32 depth, u32 lane) {
@@ -33,7 +13,7 @@ template <class E, u32 ROWS, u32 DEPTH> DEV void load_fragment(u32 (&r)[4], u32 
 #pragma unroll
         for (u32 i = 0; i < 4; ++i) {
             const u32 next_line = 4 * (is_a ? i >> 1 : i & 1), next_row = 8 * (is_a ? i & 1 : i >> 1);
-            r[i] = load_shared(corner + ((row + next_row) * 4 & 127 ^ lane % 4 * 32) + next_line * (ROWS * 4));
+            r[i] = load_shared_1(corner + ((row + next_row) * 4 & 127 ^ lane % 4 * 32) + next_line * (ROWS * 4));
         }
         return;
     }
