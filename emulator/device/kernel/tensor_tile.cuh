@@ -75,9 +75,9 @@ template <class T, u32 ROWS_, u32 COLUMNS_, u32 DEPTH, u32 WARP_ROWS, u32 WARP_C
 #pragma unroll
                 for (u32 k = 0; k < 4; ++k) sums[i][j][k] = 0.0f;
         const Pipeline<STAGES, A_BYTES, B_BYTES, DEPTH, A, B> pipeline(a, b, depth, block);
-        for_layouts(a.deep, b.deep, [&](bool a_deep, bool b_deep) {
-            accumulate(sums, pipeline, depth, a_deep, b_deep, row, column, part, block.lane());
-        });
+        const auto run = [&](bool a_deep, bool b_deep) { accumulate(sums, pipeline, depth, a_deep, b_deep, row, column, part, block.lane()); };
+        if (ROWS >= 128) for_layouts(a.deep, b.deep, run);  // a loop for each takes long to compile
+        else run(a.deep, b.deep);
         f32* corner = reinterpret_cast<f32*>(block.scratch()) + (part * ROWS + row + block.lane() / 4) * PITCH + column + block.lane() % 4 * 2;
 #pragma unroll
         for (u32 i = 0; i < HIGH; ++i)
