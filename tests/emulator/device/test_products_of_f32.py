@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
 import numpy as np
 import pytest
 
@@ -9,8 +13,8 @@ from dla.assembler import assemble
 from dla.emulator.compare import compare
 from dla.emulator.device.machine import DeviceMachine
 from dla.isa.descriptor import Segment
-
-pytestmark = pytest.mark.gpu
+from dla.isa.program import Program
+from dla.tests.emulator.device import cpu_machine
 
 GEMM = """
 .input a : f32[{m}, {k}]
@@ -44,33 +48,62 @@ main:
     HALT
 """
 SIZES = [(1, 10, 64), (33, 65, 130), (128, 128, 64), (130, 257, 77), (7, 5, 0), (1100, 1030, 68), (2000, 1500, 36)]
-"""The last ones are large enough for the larger tiles."""
+"""Rows, columns and depth. The last ones are large enough for the larger tiles on a GPU."""
+FEW_BLOCKS = [(1, 10, 64), (33, 65, 130), (130, 90, 77), (7, 5, 0), (384, 128, 212), (250, 390, 133)]
+"""The same for a device of three blocks: the last ones take the large tiles, through all stages of their pipelines."""
 IMAGES = [(9, 3, 16), (14, 64, 70), (60, 8, 136)]
-"""(height and width, channels, outputs)"""
+"""Height and width, channels, outputs."""
+FEW_BLOCKS_IMAGES = [(5, 3, 16), (9, 20, 70), (11, 7, 128)]
+MATH = pytest.mark.parametrize("math", ["exact", "tf32"])
+ON_CPU = pytest.mark.skipif(cpu_machine.COMPILER is None, reason="no g++, which compiles the kernel for the CPU")
 
 
-def run(text: str) -> None:
+def check(text: str, load: Callable[[Program], Any]) -> None:
     """Within the bounds of the rows, and the same bits the second time."""
     program = assemble(text)
     rng = np.random.default_rng(1)
     inputs = program.in_segment(Segment.INPUT)
     given = {t.name: rng.standard_normal(t.descriptor.bounds).astype(np.float32) for t in inputs}
-    session = DeviceMachine().load(program)
+    session = load(program)
     result = session.run(given)
     assert [c for c in compare(program, given, result) if not c.ok] == []
     again = session.run(given)
-    assert all(result[name].tobytes() == again[name].tobytes() for name in result.outputs)
+    assert all(result.outputs[name].tobytes() == again.outputs[name].tobytes() for name in result.outputs)
 
 
-@pytest.mark.parametrize("math", ["exact", "tf32"])
+def products(m: int, n: int, k: int, math: str) -> str:
+    """Every layout of the operands, and some that are neither aligned nor contiguous."""
+    return GEMM.format(m=m, n=n, k=k, k1=k + 1, k2=2 * k + 2, math=math)
+
+
+@pytest.mark.gpu
+@MATH
 @pytest.mark.parametrize(("m", "n", "k"), SIZES)
 def test_products_stay_within_their_bounds(m: int, n: int, k: int, math: str) -> None:
-    """Whichever operand lies across, or is neither aligned nor contiguous."""
-    run(GEMM.format(m=m, n=n, k=k, k1=k + 1, k2=2 * k + 2, math=math))
+    """On a GPU, whichever operand lies across."""
+    check(products(m, n, k, math), DeviceMachine().load)
 
 
-@pytest.mark.parametrize("math", ["exact", "tf32"])
+@pytest.mark.gpu
+@MATH
 @pytest.mark.parametrize(("size", "channels", "outputs"), IMAGES)
 def test_convolutions_stay_within_their_bounds(size: int, channels: int, outputs: int, math: str) -> None:
-    """With windows that reach over the edges, and with a single tap."""
-    run(CONV.format(size=size, channels=channels, outputs=outputs, math=math))
+    """On a GPU, with windows that reach over the edges, and with a single tap."""
+    check(CONV.format(size=size, channels=channels, outputs=outputs, math=math), DeviceMachine().load)
+
+
+@ON_CPU
+@MATH
+@pytest.mark.parametrize(("m", "n", "k"), FEW_BLOCKS)
+def test_products_on_the_cpu(m: int, n: int, k: int, math: str) -> None:
+    """The kernel's own code where there is no GPU."""
+    check(products(m, n, k, math), partial(cpu_machine.CpuSession, hopper=False))
+
+
+@ON_CPU
+@MATH
+@pytest.mark.parametrize(("size", "channels", "outputs"), FEW_BLOCKS_IMAGES)
+def test_convolutions_on_the_cpu(size: int, channels: int, outputs: int, math: str) -> None:
+    """The same for convolutions."""
+    text = CONV.format(size=size, channels=channels, outputs=outputs, math=math)
+    check(text, partial(cpu_machine.CpuSession, hopper=False))
