@@ -41,35 +41,34 @@ template <class E, bool IS_X> DEV_CALL void gather_window(const Tensor& t, const
 template <class E, u32 ROWS, u32 DEPTH, bool IS_X> struct WindowLoader {
     static constexpr u32 PER_CHUNK = CHUNK_BYTES / E::BYTES, PER_LINE = DEPTH / PER_CHUNK;
     static constexpr u32 COUNT = ROWS * PER_LINE / WORKER_THREADS;
+    static constexpr u32 KEPT = IS_X ? COUNT : 1;  // chunks whose window is kept; those of w are worked out, and begin at 0
     static constexpr bool deep = true;
     static_assert(COUNT * WORKER_THREADS == ROWS * PER_LINE, "every thread loads as many chunks");
 
     // Strides and sizes are read again at each use: registers are dearer.
     const Tensor& t;
     const ConvShape& s;
-    i64 channel;                   // of the group's first channel (x): offset
-    u32 image[COUNT];              // of each chunk's row: sample of x, or output of w
-    i32 top[COUNT], left[COUNT];   // of the row's window in it
+    u32 group, first;                    // row of the tile: of w, over all groups
+    u32 image[KEPT];                     // of each chunk's row: sample of x
+    i32 top[KEPT], left[KEPT];           // of the row's window in it
     u32 rows, thread;
     bool whole, gaps;
 
-    // `count` rows from `first` on: positions of x, or outputs of w.
-    DEV WindowLoader(const Tensor& tensor, const ConvShape& shape, u32 group, u32 first, u32 count, u32 worker)
-        : t(tensor), s(shape), channel(IS_X ? static_cast<i64>(group) * s.channels * t.strides[s.spatial + 1] : 0), rows(count), thread(worker) {
+    // `count` rows from `begin` on: positions of x, or outputs of w.
+    DEV WindowLoader(const Tensor& tensor, const ConvShape& shape, u32 of_group, u32 begin, u32 count, u32 worker)
+        : t(tensor), s(shape), group(of_group), first(of_group * shape.outputs + begin), rows(count), thread(worker) {
         whole = s.channels % PER_CHUNK == 0 && copies_whole<E>(t, t.rank - 1);
         gaps = IS_X && s.has_gaps();
 #pragma unroll
-        for (u32 i = 0; i < COUNT; ++i) {
-            const u32 row = first + line(i);
-            if (IS_X) {
-                const u32 across_at = row % s.positions[1], rest = row / s.positions[1];
-                top[i] = static_cast<i32>(rest % s.positions[0]) * s.stride[0] - s.pad[0];
-                left[i] = static_cast<i32>(across_at) * s.stride[1] - s.pad[1];
-                image[i] = rest / s.positions[0];
-            } else {
-                top[i] = left[i] = 0;
-                image[i] = group * s.outputs + row;
-            }
+        for (u32 i = 0; i < KEPT; ++i) {
+            top[i] = left[i] = 0;
+            image[i] = 0;
+            if (!IS_X) continue;
+            const u32 row = begin + line(i);
+            const u32 across_at = row % s.positions[1], rest = row / s.positions[1];
+            top[i] = static_cast<i32>(rest % s.positions[0]) * s.stride[0] - s.pad[0];
+            left[i] = static_cast<i32>(across_at) * s.stride[1] - s.pad[1];
+            image[i] = rest / s.positions[0];
         }
     }
 
@@ -81,9 +80,10 @@ template <class E, u32 ROWS, u32 DEPTH, bool IS_X> struct WindowLoader {
         for (u32 i = 0; i < COUNT; ++i) {
             char* to = tile + (line(i) * PER_LINE + E::permute(line(i), thread % PER_LINE, PER_LINE, true)) * CHUNK_BYTES;
             const bool there = at < s.depth && line(i) < rows;
-            const i64 offset = channel + image[i] * t.strides[0];
+            const i64 offset = image_offset(i);
+            const i32 from_row = top[i % KEPT], from_column = left[i % KEPT];
             if (whole) {
-                i32 row = IS_X ? top[i] + y * s.dilation[0] : y, column = IS_X ? left[i] + x * s.dilation[1] : x;
+                i32 row = IS_X ? from_row + y * s.dilation[0] : y, column = IS_X ? from_column + x * s.dilation[1] : x;
                 if (IS_X && gaps) {
                     row = s.behind_gaps(0, row);
                     column = s.behind_gaps(1, column);
@@ -92,13 +92,18 @@ template <class E, u32 ROWS, u32 DEPTH, bool IS_X> struct WindowLoader {
                 const i64 line_offset = offset + (s.spatial == 2 ? row * t.strides[1] : 0);
                 copy_chunk<E>(t, to, line_offset + column * t.strides[s.spatial] + (at - tap * s.channels), inside ? PER_CHUNK : 0);
             } else {
-                gather_window<E, IS_X>(t, s, to, offset, top[i], left[i], there ? at : s.depth);
+                gather_window<E, IS_X>(t, s, to, offset, from_row, from_column, there ? at : s.depth);
             }
         }
     }
 
   private:
     DEV u32 line(u32 i) const { return thread / PER_LINE + i * (WORKER_THREADS / PER_LINE); }
+    // Of the image that chunk i is in: a sample of x, from the group's first channel on, or the kernel of an output.
+    DEV i64 image_offset(u32 i) const {
+        if (!IS_X) return static_cast<i64>(first + line(i)) * t.strides[0];
+        return static_cast<i64>(group * s.channels) * t.strides[s.spatial + 1] + image[i % KEPT] * t.strides[0];
+    }
 };
 
 template <class Tile> DEV_CALL void conv_tile(const ConvArgs& args, const ConvShape& s, const Tiling::Place& at, const Block& block) {
@@ -187,8 +192,7 @@ struct ConvHandler {
             case DTYPE_F16: run_on_tensor_cores<F16>(args, s, tiling, at, block); break;
             default:
                 if (args.math() == CONV_MATH_TF32) run_on_tensor_cores<Tf32>(args, s, tiling, at, block);
-                else if (tiling.rows == LargeFloatTile::ROWS) conv_tile<LargeFloatTile>(args, s, at, block);
-                else if (tiling.rows == MediumFloatTile::ROWS) conv_tile<MediumFloatTile>(args, s, at, block);
+                else if (tiling.rows == TallFloatTile::ROWS) conv_tile<TallFloatTile>(args, s, at, block);
                 else conv_tile<SmallFloatTile>(args, s, at, block);
                 break;
         }
@@ -197,7 +201,8 @@ struct ConvHandler {
   private:
     static DEV Tiling tiling_of(const ConvArgs& args, const ConvShape& s) {
         const bool exact = args.x().dtype == DTYPE_F32 && args.math() == CONV_MATH_EXACT;
-        return Tiling::choose(true, s.groups, s.rows, s.outputs, exact ? 0 : TallTile<Bf16>::COLUMNS);
+        static_assert(TallFloatTile::COLUMNS == TallTile<Bf16>::COLUMNS, "one shape");
+        return Tiling::choose(s.groups, s.rows, s.outputs, TallFloatTile::COLUMNS, exact ? 13 : 8, !exact);
     }
 
     template <class T> static DEV void run_on_tensor_cores(const ConvArgs& args, const ConvShape& s, const Tiling& tiling,

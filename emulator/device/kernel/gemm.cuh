@@ -87,7 +87,7 @@ struct GemmHandler {
             case DTYPE_F32:
                 if (args.math() == GEMM_MATH_TF32) run_on_tensor_cores<Tf32>(args, p, tiling, at, block);
                 else if (tiling.rows == LargeFloatTile::ROWS) gemm_tile<LargeFloatTile>(args, p, at, block);
-                else if (tiling.rows == MediumFloatTile::ROWS) gemm_tile<MediumFloatTile>(args, p, at, block);
+                else if (FLOAT_TILES && tiling.rows == MediumFloatTile::ROWS) gemm_tile<MediumFloatTile>(args, p, at, block);
                 else gemm_tile<SmallFloatTile>(args, p, at, block);
                 break;
             default: gemm_tile<IntegerTile>(args, p, at, block); break;
@@ -97,7 +97,9 @@ struct GemmHandler {
   private:
     static DEV Tiling tiling_of(const GemmArgs& args, const Products& p) {
         const bool exact = args.a().dtype == DTYPE_F32 && args.math() == GEMM_MATH_EXACT;
-        return Tiling::choose(is_float(args.a().dtype), p.batches, p.m, p.n, exact ? 0 : LargeTile<Bf16>::COLUMNS);
+        if (!is_float(args.a().dtype)) return Tiling(p.batches, p.m, p.n, IntegerTile::ROWS, IntegerTile::COLUMNS);
+        if (!exact) return Tiling::choose(p.batches, p.m, p.n, LargeTile<Bf16>::COLUMNS, 14, true);
+        return Tiling::choose(p.batches, p.m, p.n, LargeFloatTile::COLUMNS, FLOAT_TILES ? 16 : 13, FLOAT_TILES);
     }
 
     template <class T> static DEV void run_on_tensor_cores(const GemmArgs& args, const Products& p, const Tiling& tiling,

@@ -84,7 +84,6 @@ template <u32 ROWS_, u32 COLUMNS_, u32 STAGES> struct FloatTile {
     static constexpr u32 WARP_ROWS = 32, WARP_COLUMNS = 64;  // of a warp's share: lanes are 4 down, 8 across
     static constexpr u32 NEXT_ROWS = 16, NEXT_COLUMNS = 32;  // from a thread's first four to its second
     static constexpr u32 ACROSS = COLUMNS / WARP_COLUMNS, WARPS = ROWS / WARP_ROWS * ACROSS, PARTS = WORKER_WARPS / WARPS;
-    static constexpr u32 UNROLLED = PARTS == 1 ? 4 : 1;  // what fits the registers
     static_assert(PARTS * WARPS == WORKER_WARPS && STEP % (4 * PARTS) == 0, "every warp has a share");
     static_assert(PARTS * ROWS * PITCH * 4 <= SCRATCH_BYTES, "the sums fit");
     using Four = f32[4][2];  // [row][depth]
@@ -135,7 +134,7 @@ template <u32 ROWS_, u32 COLUMNS_, u32 STAGES> struct FloatTile {
 #pragma unroll 1
         for (u32 step = 0; step < pipeline.steps; ++step) {
             pipeline.load(step + STAGES - 1, a_deep, b_deep);
-#pragma unroll UNROLLED
+#pragma unroll 1  // registers: whoever calls this has some, too
             for (u32 at = 0; at < STEP; at += 4 * PARTS) {
                 const u32 d = at + 4 * part;
                 right(b1, 1, d);
@@ -166,7 +165,7 @@ template <u32 ROWS_, u32 COLUMNS_, u32 STAGES> struct FloatTile {
     }
 
     template <class A, class B> static DEV void multiply(const A& a, const B& b, u32 depth, const Block& block) {
-        const u32 part = block.warp() / WARPS, warp = block.warp() % WARPS;
+        const u32 part = PARTS == 1 ? 0 : block.warp() / WARPS, warp = block.warp() % WARPS;
         const u32 row = warp / ACROSS * WARP_ROWS + block.lane() / 8 * 4, column = warp % ACROSS * WARP_COLUMNS + block.lane() % 8 * 4;
         f32 sums[8][8];
 #pragma unroll

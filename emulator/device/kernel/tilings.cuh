@@ -10,8 +10,15 @@ template <class T> using LargeTile = TensorCoreTile<T, 128, 128, LINE_DEPTH<T>, 
 template <class T> using TallTile = TensorCoreTile<T, 128, 64, LINE_DEPTH<T>, 4, 2, 1, 5>;
 template <class T> using MediumTile = TensorCoreTile<T, 64, 64, LINE_DEPTH<T>, 2, 2, 2, 6>;
 template <class T> using SmallTile = TensorCoreTile<T, 32, 32, 2 * LINE_DEPTH<T>, 1, 1, 8, 7>;
-using LargeFloatTile = FloatTile<128, 128, 4>;
+using TallFloatTile = ScalarTile<f32, Bits32, 128, 64, 32, 4>;  // of convolutions, like TallTile
 using MediumFloatTile = FloatTile<64, 64, 6>;
+#ifdef HOPPER
+using LargeFloatTile = FloatTile<128, 128, 4>;
+constexpr bool FLOAT_TILES = true;
+#else
+using LargeFloatTile = TallFloatTile;  // a FloatTile leaves its callers too few of 168 registers
+constexpr bool FLOAT_TILES = false;
+#endif
 using SmallFloatTile = ScalarTile<f32, Bits32, 32, 32, 64, 6>;
 using IntegerTile = ScalarTile<i32, Widened, 32, 32, 64, 6>;
 
@@ -29,15 +36,14 @@ struct Tiling {
     // Time in units of a small tile's: rounds of tiles over the blocks, times the cost of a tile.
     DEV u32 time(u32 cost) const { return (tiles + gridDim.x - 1) / gridDim.x * cost; }
 
-    // The tiling that takes least time; `wide` is the columns of the largest tile on tensor cores, if those are in use (else
-    // 0). Costs are relative times per unit of depth, larger tiles being more efficient.
-    static DEV Tiling choose(bool floats, u32 batches, u32 m, u32 n, u32 wide) {
-        const Tiling small(batches, m, n, 32, 32);
-        if (!floats) return small;
-        const Tiling medium(batches, m, n, 64, 64), large(batches, m, n, 128, wide ? wide : LargeFloatTile::COLUMNS);
-        const u32 best = medium.time(5) < small.time(2) ? medium.time(5) : small.time(2);
-        if (large.time(wide == 0 ? 16 : wide == 128 ? 14 : 8) <= best) return large;
-        return medium.time(5) == best ? medium : small;
+    // The tiling of floats that takes least time; `wide` is the columns of the largest tile, which has 128 rows, and `cost` what
+    // it takes; `middle`: whether there are tiles of 64 x 64. Costs are relative times per unit of depth, larger tiles being
+    // more efficient.
+    static DEV Tiling choose(u32 batches, u32 m, u32 n, u32 wide, u32 cost, bool middle) {
+        const Tiling small(batches, m, n, 32, 32), medium(batches, m, n, 64, 64), large(batches, m, n, 128, wide);
+        const u32 best = middle && medium.time(5) < small.time(2) ? medium.time(5) : small.time(2);
+        if (large.time(cost) <= best) return large;
+        return middle && medium.time(5) == best ? medium : small;
     }
 
     struct Place {

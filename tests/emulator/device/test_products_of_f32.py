@@ -55,6 +55,7 @@ IMAGES = [(9, 3, 16), (14, 64, 70), (60, 8, 136)]
 """Height and width, channels, outputs."""
 FEW_BLOCKS_IMAGES = [(5, 3, 16), (9, 20, 70), (11, 7, 128)]
 MATH = pytest.mark.parametrize("math", ["exact", "tf32"])
+BUILDS = pytest.mark.parametrize("hopper", [False, True], ids=["portable", "hopper"])
 ON_CPU = pytest.mark.skipif(cpu_machine.COMPILER is None, reason="no g++, which compiles the kernel for the CPU")
 
 
@@ -93,17 +94,19 @@ def test_convolutions_stay_within_their_bounds(size: int, channels: int, outputs
 
 
 @ON_CPU
+@BUILDS
 @MATH
 @pytest.mark.parametrize(("m", "n", "k"), FEW_BLOCKS)
-def test_products_on_the_cpu(m: int, n: int, k: int, math: str) -> None:
+def test_products_on_the_cpu(m: int, n: int, k: int, math: str, hopper: bool) -> None:
     """The kernel's own code where there is no GPU."""
-    check(products(m, n, k, math), partial(cpu_machine.CpuSession, hopper=False))
+    check(products(m, n, k, math), partial(cpu_machine.CpuSession, hopper=hopper))
 
 
 @ON_CPU
+@BUILDS
 @MATH
 @pytest.mark.parametrize(("size", "channels", "outputs"), FEW_BLOCKS_IMAGES)
-def test_convolutions_on_the_cpu(size: int, channels: int, outputs: int, math: str) -> None:
+def test_convolutions_on_the_cpu(size: int, channels: int, outputs: int, math: str, hopper: bool) -> None:
     """The same for convolutions."""
     text = CONV.format(size=size, channels=channels, outputs=outputs, math=math)
-    check(text, partial(cpu_machine.CpuSession, hopper=False))
+    check(text, partial(cpu_machine.CpuSession, hopper=hopper))
