@@ -12,6 +12,8 @@ struct Loader {
     u32 room = GRANULES;  // granules in front of `place` that nobody uses
     u32 oldest = 0;       // sequence of the oldest stage that may be in use
     u32 scratch = 0;      // a bit for each stage: workers write to it
+    u32 size = 0;         // granules of the last stage claimed,
+    u32 alike = 0;        // and how many of that size, all for copies, were claimed in a row
     u32 landed = 0;       // sequence of the oldest stage whose copies may be under way
     u32 taken = 0;        // works done
     u32 ring;             // where the ring lies, in the shared window
@@ -37,11 +39,39 @@ struct Loader {
         }
         room -= way;
         shared.stage_way[stage.barrier()] = way;
+        alike = bytes == 0 ? 0 : granules == size ? alike + 1 : 1;
+        size = granules;
         if (bytes) {
             mbarrier_arrive_expect(full(stage), bytes);
         } else {
             scratch |= 1u << stage.barrier();
             mbarrier_arrive(full(stage));
+        }
+        return true;
+    }
+    // Claims `count` stages of one size, and lets start(address, full, i) start the copies to each; false if the run is over.
+    // Once the ring holds nothing else, each takes the place of the oldest one, and little has to be worked out.
+    template <class Start> DEV bool fill(u32 count, u32 granules, u32 bytes, Start start) {
+        const u32 lap = GRANULES / granules;
+        u32 i = 0;
+#pragma unroll 1
+        for (; i < count && (room != 0 || alike < lap || lap * granules != GRANULES); ++i) {
+            Stage stage;
+            if (!claim(stage, granules, bytes)) return false;
+            start(address(stage), full(stage), i);
+        }
+#pragma unroll 1
+        for (; i < count; ++i) {
+            u64* empty = &shared.stages.empty[oldest % RING_BARRIERS];
+            while (!mbarrier_test(empty, oldest / RING_BARRIERS % 2)) {
+                if (stopped(shared)) return false;
+            }
+            oldest += 1;
+            const Stage stage{place.sequence, place.granule == GRANULES ? 0 : place.granule};
+            place = {place.sequence + 1, stage.granule + granules};
+            shared.stage_way[stage.barrier()] = granules;
+            mbarrier_arrive_expect(full(stage), bytes);
+            start(address(stage), full(stage), i);
         }
         return true;
     }

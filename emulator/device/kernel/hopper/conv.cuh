@@ -80,12 +80,12 @@ struct HopperConv {
                     copies.load_windows(loader.address(stage), loader.full(stage));
                 }
             }
-#pragma unroll 1
-            for (; left != 0; --left, copies.next()) {
-                if (!loader.claim(stage, granules, bytes)) return;
-                copies.load_windows(loader.address(stage), loader.full(stage));
-                copies.load_kernels(loader.address(stage), loader.full(stage));
-            }
+            const bool filled = loader.fill(left, granules, bytes, [&](u32 to, u64* full, u32) {
+                copies.load_windows(to, full);
+                copies.load_kernels(to, full);
+                copies.next();
+            });
+            if (!filled) return;
             if (p.schedule().scratch && !loader.claim(stage, p.schedule().scratch, 0)) return;
         }
     }

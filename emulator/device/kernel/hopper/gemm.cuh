@@ -137,13 +137,11 @@ struct HopperGemm {
                     a.load<BATCHES>(loader.address(stage), loader.full(stage), at.row, depth);
                 }
             }
-#pragma unroll 1
-            for (; depth != end; depth += DEPTH) {
-                Stage stage;
-                if (!loader.claim(stage, granules, bytes)) return;
-                a.load<BATCHES>(loader.address(stage), loader.full(stage), at.row, depth);
-                b.load<BATCHES>(loader.address(stage) + left_bytes, loader.full(stage), at.column, depth);
-            }
+            const bool filled = loader.fill((end - depth) / DEPTH, granules, bytes, [&](u32 to, u64* full, u32 i) {
+                a.load<BATCHES>(to, full, at.row, depth + i * DEPTH);
+                b.load<BATCHES>(to + left_bytes, full, at.column, depth + i * DEPTH);
+            });
+            if (!filled) return;
             Stage stage;
             if (scratch && !loader.claim(stage, scratch, 0)) return;
         }
