@@ -146,7 +146,7 @@ DEV void load_narrow_kernels(const ConvArgs& args, NarrowTile& t, const Block& b
 }
 
 // Starts to copy the input rows of the step that begins at line `line` of the tile; outside the image are zeros.
-DEV void load_narrow_rows(const ConvArgs& args, const NarrowTile& t, u32 line, char* to, const Block& block) {
+DEV_CALL void load_narrow_rows(const ConvArgs& args, const NarrowTile& t, u32 line, char* to, const Block& block) {
     const Tensor& x = args.x();
     const i32 top = static_cast<i32>(t.p.line + line) * t.s.stride[0] - t.s.pad[0], first = t.p.first;
     const i32 length = t.s.size[1] * static_cast<i32>(t.s.channels), size = t.s.size[0];
@@ -213,8 +213,9 @@ DEV void stage_narrow(const f32 (&sums)[8][4], f32* staging, u32 lane) {
     __syncwarp();
 }
 
-// Finishes and stores a share, by one warp: ROWS positions (as far as there are) from (line, at) of the sample on.
-DEV void store_narrow(const NarrowTile& t, const f32* staging, u32 line, u32 at, u32 count, u32 lane) {
+// Finishes and stores a share, by one warp: ROWS positions (as far as there are) from (line, at) of the sample on. A call:
+// it is long, and there are two shares of two types.
+DEV_CALL void store_narrow(const NarrowTile& t, const f32* staging, u32 line, u32 at, u32 count, u32 lane) {
     constexpr u32 PITCH = Narrow::SUMS_PITCH, VECTORS = Narrow::COLUMNS / VECTOR, DISTANCE = WARP / VECTORS, EACH = Narrow::ROWS / DISTANCE;
     const u32 mine = lane % VECTORS * VECTOR, first = lane / VECTORS;
     if (mine >= t.p.outputs || first >= count) return;
