@@ -6,6 +6,8 @@ Each tensor row `GEMM` gets an argument view `GemmArgs` and is dispatched to a h
     struct GemmHandler {
         // Shared memory that a tile needs: up to STAGING_BYTES cost nothing, up to SCRATCH_BYTES are possible.
         static constexpr u32 SCRATCH = 0;
+        // Only where some instructions need less of it than others: how much this one does.
+        static DEV u32 scratch(const GemmArgs& args);
         // How many tiles the instruction is split into.
         static DEV u32 tiles(const GemmArgs& args);
         // Executes one tile, with 256 threads.
@@ -56,6 +58,14 @@ def constants_and_views() -> str:
     return "\n".join(["#pragma once", '#include "config.cuh"', *_constants(), *_opcode_table(), _BITS, ""])
 
 
+_SCRATCH_FOR = """
+// What a handler says of this instruction, or of all.
+template <class Handler, class Args> DEV auto scratch_for(const Args& args, int) -> decltype(Handler::scratch(args)) {
+    return Handler::scratch(args);
+}
+template <class Handler, class Args> DEV u32 scratch_for(const Args&, long) { return Handler::SCRATCH; }"""
+
+
 def handlers(only: Collection[str] | None = None) -> str:
     """The text of `handlers.cuh`: includes one file per row and dispatches to its handler.
 
@@ -71,7 +81,8 @@ def handlers(only: Collection[str] | None = None) -> str:
         lines.extend([f"        default: {otherwise}", "    }", "}"])
 
     dispatch("DEV_CALL u32 tiles_of(const Work& w)", "return ?Handler::tiles(?Args::of(w));", "return 0;")
-    dispatch("DEV u32 scratch_of(const Work& w)", "return ?Handler::SCRATCH;", "return 0;")
+    lines.append(_SCRATCH_FOR)
+    dispatch("DEV u32 scratch_of(const Work& w)", "return scratch_for<?Handler>(?Args::of(w), 0);", "return 0;")
     run = "?Handler::run(?Args::of(w), tile, block); break;"
     dispatch("DEV_CALL void run_tile(const Work& w, u32 tile, Block block)", run, "break;")
     return "\n".join([*lines, ""])

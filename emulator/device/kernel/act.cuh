@@ -6,27 +6,20 @@
 
 struct ActHandler {
     static constexpr u32 SCRATCH = VECTOR_SCRATCH_BYTES<1>;
-    static DEV bool fast(const ActArgs& args) { return takes_vectors(args.out()) && VectorSource(args.x()).fits; }
+    static DEV u32 scratch(const ActArgs& args) { return vector_scratch(merged(args)); }
+    static DEV Merged<2> merged(const ActArgs& args) { return Merged<2>(VECTOR, MAX_RANK, args.out(), args.x()); }
     static DEV u32 tiles(const ActArgs& args) {
-        return fast(args) ? vector_tiles(args.out().elements()) : elementwise_tiles(args.out().elements());
-    }
-
-    static DEV void by_vectors(const ActArgs& args, u32 tile, const Block& block) {
-        const u32 kind = args.sub();
-        const f32 alpha = args.alpha();
-        const VectorSource sources[] = {VectorSource(args.x())};
-        map_vectors(block, tile, args.out(), sources, [&](f32 (&v)[1][VECTOR]) {
-#pragma unroll
-            for (u32 k = 0; k < VECTOR; ++k) v[0][k] = activate(kind, v[0][k], alpha);
-        });
+        const Merged<2> all = merged(args);
+        return takes_vectors(all) ? all.tiles() : elementwise_tiles(args.out().elements());
     }
 
     static DEV_CALL void run(const ActArgs& args, u32 tile, const Block& block) {
-        if (fast(args)) return by_vectors(args, tile, block);
         const Tensor& out = args.out();
         const Tensor& x = args.x();
         const u32 kind = args.sub();
         const f32 alpha = args.alpha();
+        const Merged<2> all = merged(args);
+        if (takes_vectors(all)) return map_vectors(all, tile, block, [&](f32 (&v)[1][VECTOR]) { activate_all(kind, v[0], alpha); });
         const bool floats = is_float(x.dtype);
         for_each_element(block, tile, out.elements(), [&](i64 i) {
             const i64 to = out.offset_of(i), from = x.offset_of(i);

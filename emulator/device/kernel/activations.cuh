@@ -2,7 +2,6 @@
 #pragma once
 #include "numbers.cuh"
 
-constexpr f32 INVERSE_SQRT_2 = 0.70710678118654752f;
 constexpr f32 SQRT_2_OVER_PI = 0.79788456080286536f;
 constexpr f32 SELU_ALPHA = 1.67326319217681884765625f;
 constexpr f32 SELU_GAMMA = 1.05070102214813232421875f;
@@ -10,17 +9,27 @@ constexpr f32 SELU_GAMMA = 1.05070102214813232421875f;
 DEV f32 activation_identity(f32 x, f32) { return x; }
 DEV f32 activation_relu(f32 x, f32) { return x <= 0.0f ? 0.0f : x; }  // written so that NaN stays NaN
 DEV f32 activation_leaky_relu(f32 x, f32 alpha) { return x >= 0.0f ? x : alpha * x; }
-// Through exp(-|x|), which cannot overflow.
-DEV f32 activation_sigmoid(f32 x, f32) {
-    const f32 e = expf(-fabsf(x));
-    return (x >= 0.0f ? 1.0f : e) / (1.0f + e);
-}
+// Where exp(-x) overflows, its reciprocal is 0, and the result would be subnormal.
+DEV f32 activation_sigmoid(f32 x, f32) { return reciprocal_approx(1.0f + expf(-x)); }
 DEV f32 activation_tanh(f32 x, f32) { return tanhf(x); }
-DEV f32 activation_gelu(f32 x, f32) { return 0.5f * x * (1.0f + erff(x * INVERSE_SQRT_2)); }
-DEV f32 activation_gelu_tanh(f32 x, f32) {
-    return 0.5f * x * (1.0f + tanhf(SQRT_2_OVER_PI * (x + 0.044715f * x * x * x)));
+// x times the normal distribution function. That of -|x| is 2**q(|x|), with q the polynomial of degree 5 whose largest error
+// in the product is least (weighted least squares, reweighted until even, over [0, 6.5]): 8.2e-7. q falls for all |x|.
+DEV f32 activation_gelu(f32 x, f32) {
+    const f32 u = fabsf(x);
+    f32 q = fmaf(u, -4.8807752318680286e-4f, 7.198575884103775e-3f);
+    q = fmaf(u, q, -5.214634910225868e-2f);
+    q = fmaf(u, q, -4.5959606766700745e-1f);
+    q = fmaf(u, q, -1.1510004997253418f);
+    const f32 below = exp2_approx(fmaf(u, q, -1.0f));
+    return x * (x > 0.0f ? 1.0f - below : below);
 }
-DEV f32 activation_silu(f32 x, f32) { return x * activation_sigmoid(x, 0.0f); }
+// (1 + tanh(y)) / 2 is 1 / (1 + exp(-2 y)).
+DEV f32 activation_gelu_tanh(f32 x, f32) {
+    constexpr f32 FACTOR = -2.0f * SQRT_2_OVER_PI * LOG2_E;
+    const f32 power = x * fmaf(x * x, 0.044715f * FACTOR, FACTOR);
+    return x * reciprocal_approx(1.0f + exp2_approx(power));
+}
+DEV f32 activation_silu(f32 x, f32) { return x * reciprocal_approx(1.0f + exp2_approx(-LOG2_E * x)); }
 DEV f32 activation_softplus(f32 x, f32) { return (x <= 0.0f ? 0.0f : x) + log1pf(expf(-fabsf(x))); }
 DEV f32 activation_mish(f32 x, f32) { return x * tanhf(activation_softplus(x, 0.0f)); }
 DEV f32 activation_elu(f32 x, f32 alpha) { return x >= 0.0f ? x : alpha * expm1f(x); }
@@ -67,6 +76,25 @@ DEV f32 activate(u32 kind, f32 x, f32 alpha) {
     if (kind == ACT_IDENTITY) return x;
     if (kind == ACT_RELU) return activation_relu(x, alpha);
     return activate_any(kind, x, alpha);
+}
+
+// Function `kind` of each element of v. The choice is made once, and those that networks use most are in line.
+template <u32 N, class F> DEV void replace_each(f32 (&v)[N], F f) {
+#pragma unroll
+    for (u32 k = 0; k < N; ++k) v[k] = f(v[k]);
+}
+template <u32 N> DEV void activate_all(u32 kind, f32 (&v)[N], f32 alpha) {
+    switch (kind) {
+        case ACT_IDENTITY: break;
+        case ACT_RELU: replace_each(v, [](f32 x) { return activation_relu(x, 0.0f); }); break;
+        case ACT_GELU: replace_each(v, [](f32 x) { return activation_gelu(x, 0.0f); }); break;
+        case ACT_GELU_TANH: replace_each(v, [](f32 x) { return activation_gelu_tanh(x, 0.0f); }); break;
+        case ACT_SILU: replace_each(v, [](f32 x) { return activation_silu(x, 0.0f); }); break;
+        case ACT_SIGMOID: replace_each(v, [](f32 x) { return activation_sigmoid(x, 0.0f); }); break;
+        case ACT_TANH: replace_each(v, [](f32 x) { return activation_tanh(x, 0.0f); }); break;
+        case ACT_EXP: replace_each(v, [](f32 x) { return activation_exp(x, 0.0f); }); break;
+        default: replace_each(v, [&](f32 x) { return activate_any(kind, x, alpha); });
+    }
 }
 
 // The kinds that integers and bools take.

@@ -16,9 +16,9 @@ DEV f32 subtract(f32 a, f32 b) { return a - b; }
 DEV i64 subtract(i64 a, i64 b) { return static_cast<i64>(static_cast<u64>(a) - static_cast<u64>(b)); }
 DEV f32 multiply(f32 a, f32 b) { return a * b; }
 DEV i64 multiply(i64 a, i64 b) { return static_cast<i64>(static_cast<u64>(a) * static_cast<u64>(b)); }
-DEV f32 minimum(f32 a, f32 b) { return a < b || isnan(a) ? a : b; }
+DEV f32 minimum(f32 a, f32 b) { return min_nan(a, b); }
 DEV i64 minimum(i64 a, i64 b) { return a < b ? a : b; }
-DEV f32 maximum(f32 a, f32 b) { return a > b || isnan(a) ? a : b; }
+DEV f32 maximum(f32 a, f32 b) { return max_nan(a, b); }
 DEV i64 maximum(i64 a, i64 b) { return a > b ? a : b; }
 DEV bool is_nan(f32 a) { return isnan(a); }
 DEV bool is_nan(i64) { return false; }

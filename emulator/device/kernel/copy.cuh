@@ -1,70 +1,85 @@
 // COPY: moves equal types bit for bit, converts the others.
 #pragma once
+#include "transpose.cuh"
 #include "vectors.cuh"
 #include "views.cuh"
 
+constexpr u32 MOVES_IN_FLIGHT = 2 * IN_FLIGHT;  // units that a thread has on their way
+
+// Moves 16 bytes at a time between tensors of one type whose neighbours are the same: a block's share. What a thread moves
+// is on its way to shared memory long before it is stored.
+template <u32 USED> DEV void move_units(const Merged<2>& all, u32 tile, const Block& block) {
+    constexpr u32 DEPTH = MOVES_IN_FLIGHT, STAGES = DEPTH * LAYER;
+    const u32 step = all.tiles() * WORKER_THREADS, first = tile * WORKER_THREADS + block.thread(), count = all.count();
+    const auto by = all.place<USED>(step);
+    auto here = all.place<USED>(first), there = here;
+    char* const mine = block.scratch() + block.thread() * VECTOR_BYTES;
+    u32 ahead = first;
+    const auto fetch = [&](u32 stage) {
+        if (ahead < all.units) {
+            const char* p = all.at<USED>(1, there);
+            if (all.holds(1, p, VECTOR_BYTES)) copy_async_16(mine + stage, p, VECTOR_BYTES);
+        }
+        copy_async_commit();
+        ahead += step;
+        all.move<USED>(there, by);
+    };
+#pragma unroll 1
+    for (u32 stage = 0; stage < STAGES; stage += LAYER) fetch(stage);
+    u32 stage = 0;
+#pragma unroll 1
+    for (u32 unit = first; unit < count; unit += step) {
+        copy_async_wait<DEPTH - 1>();
+        if (unit < all.units) {
+            char* p = all.at<USED>(0, here);
+            if (all.holds(0, p, VECTOR_BYTES)) *reinterpret_cast<uint4*>(p) = *reinterpret_cast<const uint4*>(mine + stage);
+        } else {
+            move_element(*all.tensors[0], all.single(0, unit - all.units), *all.tensors[1], all.single(1, unit - all.units));
+        }
+        all.move<USED>(here, by);
+        fetch(stage);
+        stage = stage + LAYER < STAGES ? stage + LAYER : 0;
+    }
+    copy_async_wait<0>();
+}
+
 struct CopyHandler {
-    static constexpr u32 SCRATCH = VECTOR_SCRATCH_BYTES<1>;
-    // Elements that 16 bytes hold, if out and x are of one type and both are sequences of so many neighbours; else 0.
-    static DEV i64 unit(const CopyArgs& args) {
+    static constexpr u32 SCRATCH = SCRATCH_BYTES;
+    static DEV u32 scratch(const CopyArgs& args) {
         const Tensor& out = args.out();
         const Tensor& x = args.x();
-        if (out.dtype != x.dtype || !in_units(out) || !in_units(x)) return 0;
-        return VECTOR_BYTES / out.item_bytes;
+        if (out.dtype != x.dtype) return vector_scratch(Merged<2>(VECTOR, MAX_RANK, out, x));
+        const Merged<2> units(VECTOR_BYTES / out.item_bytes, MAX_RANK, out, x);
+        if (moves(units)) return units.few() ? LAYER : MOVES_IN_FLIGHT * LAYER;
+        const Planes planes(out, x);
+        return planes.fits ? planes.scratch() : 0;
     }
-    // Whether `t` is a sequence of aligned units.
-    static DEV bool in_units(const Tensor& t) {
-        if (!aligned_for_vectors(t)) return false;
-        if (t.contiguous) return true;
-        const i64 unit = VECTOR_BYTES / t.item_bytes;
-        const u32 last = t.rank - 1;  // a tensor without dims is contiguous
-        bool fits = t.strides[last] == 1 && t.dims[last] % unit == 0;
-#pragma unroll 1
-        for (u32 k = 0; k < last; ++k) fits &= t.dims[k] == 1 || t.strides[k] % unit == 0;
-        return fits;
-    }
-    static DEV bool converts_vectors(const CopyArgs& args) {
-        return takes_vectors(args.out()) && args.out().dtype != args.x().dtype && VectorSource(args.x()).fits;
-    }
-    // Units that a thread moves in one tile.
-    static DEV u32 steps(i64 units) { return units >= DEEP_ELEMENTS / VECTOR ? DEEP_STEPS * 2 : 1; }
-
     static DEV u32 tiles(const CopyArgs& args) {
-        const i64 elements = args.out().elements(), by = unit(args);
-        if (by) {
-            const i64 units = (elements + by - 1) / by, each = static_cast<i64>(WORKER_THREADS) * steps(units);
-            return static_cast<u32>((units + each - 1) / each);
-        }
-        return converts_vectors(args) ? vector_tiles(elements) : elementwise_tiles(elements);
-    }
-
-    static DEV void move_units(const CopyArgs& args, u32 tile, const Block& block, i64 by) {
         const Tensor& out = args.out();
         const Tensor& x = args.x();
-        const i64 elements = out.elements(), units = (elements + by - 1) / by;
-        const u32 count = steps(units);
-        const i64 begin = static_cast<i64>(tile) * count * WORKER_THREADS + block.thread();
-#pragma unroll 4
-        for (u32 s = 0; s < count; ++s) {
-            const i64 first = (begin + s * WORKER_THREADS) * by;
-            if (first + by <= elements) {
-                const i64 to = out.offset_of(first), from = x.offset_of(first);
-                if (!in_bounds(out, element(out, to + by - 1)) || !in_bounds(x, element(x, from + by - 1))) continue;
-                *reinterpret_cast<uint4*>(element(out, to)) = *reinterpret_cast<const uint4*>(element(x, from));
-            } else {
-#pragma unroll 1
-                for (i64 i = first; i < elements; ++i) move_element(out, out.offset_of(i), x, x.offset_of(i));
-            }
+        if (out.dtype == x.dtype) {
+            const Merged<2> units(VECTOR_BYTES / out.item_bytes, MAX_RANK, out, x);
+            if (moves(units)) return units.tiles();
+            const Planes planes(out, x);
+            if (planes.fits) return planes.tiles();
+        } else {
+            const Merged<2> vectors(VECTOR, MAX_RANK, out, x);
+            if (takes_vectors(vectors)) return vectors.tiles();
         }
+        return elementwise_tiles(out.elements());
     }
 
     static DEV_CALL void run(const CopyArgs& args, u32 tile, const Block& block) {
-        if (const i64 by = unit(args)) return move_units(args, tile, block, by);
         const Tensor& out = args.out();
         const Tensor& x = args.x();
-        if (converts_vectors(args)) {
-            const VectorSource sources[] = {VectorSource(x)};
-            return map_vectors(block, tile, out, sources, [](f32 (&)[1][VECTOR]) {});
+        if (out.dtype == x.dtype) {
+            const Merged<2> units(VECTOR_BYTES / out.item_bytes, MAX_RANK, out, x);
+            if (moves(units)) return units.rows() == 1 ? move_units<1>(units, tile, block) : move_units<4>(units, tile, block);
+            const Planes planes(out, x);
+            if (planes.fits) return turn(planes, tile, block);
+        } else {
+            const Merged<2> vectors(VECTOR, MAX_RANK, out, x);
+            if (takes_vectors(vectors)) return map_vectors(vectors, tile, block, [](f32 (&)[1][VECTOR]) {});
         }
         const bool same = out.dtype == x.dtype;
         const bool through_f32 = is_float(x.dtype);
@@ -74,5 +89,17 @@ struct CopyHandler {
             else if (through_f32) store_f32(out, to, load_f32(x, from));
             else store_i64(out, to, load_i64(x, from));
         });
+    }
+
+  private:
+    static DEV bool moves(const Merged<2>& units) { return units.fits && (units.neighbours(1) || (units.units == 0 && units.singles == 1)); }
+
+    static DEV void turn(const Planes& planes, u32 tile, const Block& block) {
+        switch (planes.out.item_bytes) {
+            case 1: turn_planes<1>(planes, tile, block); break;
+            case 2: turn_planes<2>(planes, tile, block); break;
+            case 4: turn_planes<4>(planes, tile, block); break;
+            default: turn_planes<8>(planes, tile, block);
+        }
     }
 };

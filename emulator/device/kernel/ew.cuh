@@ -81,11 +81,11 @@ DEV bool is_comparison(u32 sub) {
 
 struct EwHandler {
     static constexpr u32 SCRATCH = VECTOR_SCRATCH_BYTES<2>;
-    static DEV bool fast(const EwArgs& args) {
-        return takes_vectors(args.out()) && VectorSource(args.a()).fits && VectorSource(args.b()).fits;
-    }
+    static DEV u32 scratch(const EwArgs& args) { return vector_scratch(merged(args)); }
+    static DEV Merged<3> merged(const EwArgs& args) { return Merged<3>(VECTOR, MAX_RANK, args.out(), args.a(), args.b()); }
     static DEV u32 tiles(const EwArgs& args) {
-        return fast(args) ? vector_tiles(args.out().elements()) : elementwise_tiles(args.out().elements());
+        const Merged<3> all = merged(args);
+        return takes_vectors(all) ? all.tiles() : elementwise_tiles(args.out().elements());
     }
 
     template <class F> static DEV void pairwise(f32 (&v)[2][VECTOR], F f) {
@@ -93,14 +93,13 @@ struct EwHandler {
         for (u32 k = 0; k < VECTOR; ++k) v[0][k] = f(v[0][k], v[1][k]);
     }
     // The function is chosen once for eight elements; those that take long are a call.
-    static DEV void by_vectors(const EwArgs& args, u32 tile, const Block& block) {
-        const u32 sub = args.sub();
-        const VectorSource sources[] = {VectorSource(args.a()), VectorSource(args.b())};
-        map_vectors(block, tile, args.out(), sources, [&](f32 (&v)[2][VECTOR]) {
+    static DEV void by_vectors(const Merged<3>& all, u32 sub, u32 tile, const Block& block) {
+        map_vectors(all, tile, block, [&](f32 (&v)[2][VECTOR]) {
             switch (sub) {
                 case EW_ADD: pairwise(v, [](f32 p, f32 q) { return p + q; }); break;
                 case EW_SUB: pairwise(v, [](f32 p, f32 q) { return p - q; }); break;
                 case EW_MUL: pairwise(v, [](f32 p, f32 q) { return p * q; }); break;
+                case EW_DIV: pairwise(v, [](f32 p, f32 q) { return p / q; }); break;
                 case EW_MIN: pairwise(v, [](f32 p, f32 q) { return minimum(p, q); }); break;
                 case EW_MAX: pairwise(v, [](f32 p, f32 q) { return maximum(p, q); }); break;
                 default: pairwise(v, [&](f32 p, f32 q) { return ew_arithmetic(sub, p, q); });
@@ -109,7 +108,8 @@ struct EwHandler {
     }
 
     static DEV_CALL void run(const EwArgs& args, u32 tile, const Block& block) {
-        if (fast(args)) return by_vectors(args, tile, block);
+        const Merged<3> all = merged(args);
+        if (takes_vectors(all)) return by_vectors(all, args.sub(), tile, block);
         const Tensor& out = args.out();
         const Tensor& a = args.a();
         const Tensor& b = args.b();

@@ -1,6 +1,8 @@
-// NORM: a team of threads reads its group for the mean, for the variance, and to write it; batch is elementwise.
+// NORM: rows of neighbours are read once; of other groups, a team of threads reads its own for the mean, for the variance, and
+// to write it; batch is elementwise.
 #pragma once
 #include "lines.cuh"
+#include "rows.cuh"
 #include "views.cuh"
 
 // The elements that share statistics: neighbouring channels, at every position.
@@ -39,8 +41,36 @@ struct NormShare {
     }
 };
 
+// An operand with one element for each channel, in vectors.
+struct ChannelVectors {
+    const Tensor& tensor;
+    bool present;
+
+    // Whether it is absent, or vectors can be read.
+    DEV bool fits() const {
+        return !present || (is_float(tensor.dtype) && aligned_for_vectors(tensor) && (tensor.strides[0] == 1 || tensor.dims[0] == 1));
+    }
+};
+
+// The channels of a thread's vectors, on their way to registers.
+template <u32 N> struct ChannelPart {
+    const ChannelVectors& channels;
+    RawVector raw[N];
+
+    DEV ChannelPart(const ChannelVectors& all, const RowPart<N>& part) : channels(all) {
+        if (!channels.present) return;
+#pragma unroll
+        for (u32 n = 0; n < N; ++n)  // threads without an n-th vector read the last one, and then no branch is in the way
+            raw[n] = RawVector::load(channels.tensor, static_cast<i64>(min(part.vector(n), part.rows.vectors - 1)) * VECTOR);
+    }
+    DEV void unpack(u32 n, f32 (&v)[VECTOR]) const { raw[n].unpack(channels.tensor.dtype, v); }
+};
+
 struct NormHandler {
-    static constexpr u32 SCRATCH = STAGING_BYTES;
+    static constexpr u32 SCRATCH = ROWS_SCRATCH_BYTES;
+    static DEV u32 scratch(const NormArgs& args) {
+        return args.sub() == NORM_BATCH || args.sub() == NORM_GROUP ? STAGING_BYTES : Rows(args.out(), args.x()).scratch();
+    }
     static constexpr u32 TERMS = 8;
 
     static DEV NormGroups groups_of(const NormArgs& args, const Tensor& t) {
@@ -51,6 +81,10 @@ struct NormHandler {
     static DEV u32 tiles(const NormArgs& args) {
         if (args.sub() == NORM_BATCH) return elementwise_tiles(args.out().elements());
         if (args.out().elements() == 0) return 0;
+        if (args.sub() != NORM_GROUP) {
+            const Rows rows(args.out(), args.x());
+            if (takes_rows(args, rows)) return rows.tiles();
+        }
         const NormGroups g = groups_of(args, args.x());
         return Teams::tiles_for(g.folds(), parts(g));
     }
@@ -124,9 +158,55 @@ struct NormHandler {
         from.rewrite(teams, to, [&](f32 v, i64 c) { return normalise(args, v, centre, scale, c); });
     }
 
+    static DEV bool takes_rows(const NormArgs& args, const Rows& rows) {
+        return rows.each && ChannelVectors{args.gain(), args.has_gain()}.fits() && ChannelVectors{args.bias(), args.has_bias()}.fits();
+    }
+
+    // layer and rms, of rows in vectors.
+    template <u32 N> static DEV_CALL void by_row(const NormArgs& args, const Rows& rows, u32 tile, const Block& block) {
+        const ChannelVectors gain{args.gain(), args.has_gain()}, bias{args.bias(), args.has_bias()};
+        const bool centred = args.sub() == NORM_LAYER;
+        const f32 share = 1.0f / static_cast<f32>(rows.vectors * VECTOR), eps = args.eps();
+        map_rows<N>(rows, tile, block, [&](f32 (&v)[N][VECTOR], RowPart<N>& part) {
+            const ChannelPart<N> gains(gain, part);
+            if (centred) {
+                const f32 centre = part.template sum<false>(v) * share;
+#pragma unroll
+                for (u32 n = 0; n < N; ++n)
+#pragma unroll
+                    for (u32 k = 0; k < VECTOR; ++k) v[n][k] = part.held(n) ? v[n][k] - centre : 0.0f;
+            }
+            const f32 scale = rsqrtf(part.template sum<true>(v) * share + eps);
+            f32 channel[VECTOR];
+#pragma unroll
+            for (u32 n = 0; n < N; ++n) {
+                if (gain.present) gains.unpack(n, channel);
+#pragma unroll
+                for (u32 k = 0; k < VECTOR; ++k) v[n][k] = gain.present ? v[n][k] * scale * channel[k] : v[n][k] * scale;
+            }
+            if (!bias.present) return;
+            const ChannelPart<N> biases(bias, part);
+#pragma unroll
+            for (u32 n = 0; n < N; ++n) {
+                biases.unpack(n, channel);
+#pragma unroll
+                for (u32 k = 0; k < VECTOR; ++k) v[n][k] += channel[k];
+            }
+        });
+    }
+    static DEV void by_rows(const NormArgs& args, const Rows& rows, u32 tile, const Block& block) {
+        switch (rows.each) {
+            case 1: by_row<1>(args, rows, tile, block); break;
+            case 2: by_row<2>(args, rows, tile, block); break;
+            default: by_row<4>(args, rows, tile, block);
+        }
+    }
+
     static DEV_CALL void run(const NormArgs& args, u32 tile, const Block& block) {
-        if (args.sub() == NORM_BATCH) by_channel(args, tile, block);
-        else if (args.sub() == NORM_GROUP) by_group(args, tile, block);
+        if (args.sub() == NORM_BATCH) return by_channel(args, tile, block);
+        if (args.sub() == NORM_GROUP) return by_group(args, tile, block);
+        const Rows rows(args.out(), args.x());
+        if (takes_rows(args, rows)) by_rows(args, rows, tile, block);
         else by_line(args, tile, block);
     }
 };

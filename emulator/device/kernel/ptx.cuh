@@ -153,6 +153,10 @@ DEV void load_shared_2(f32 (&v)[2], u32 address) {
 DEV void copy_async_16(void* shared, const void* global, u32 bytes) {
     asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(shared_address(shared)), "l"(global), "r"(bytes) : "memory");
 }
+// The same through the first-level cache, for what other threads of the block read as well.
+DEV void copy_async_16_cached(void* shared, const void* global) {
+    asm volatile("cp.async.ca.shared.global [%0], [%1], 16;" ::"r"(shared_address(shared)), "l"(global) : "memory");
+}
 DEV void copy_async_commit() { asm volatile("cp.async.commit_group;" ::: "memory"); }
 template <u32 N> DEV void copy_async_wait() { asm volatile("cp.async.wait_group %0;" ::"n"(N) : "memory"); }
 
@@ -179,6 +183,31 @@ DEV void mma_f16(f32 (&d)[4], const u32 (&a)[4], u32 b0, u32 b1) {
 DEV void mma_tf32(f32 (&d)[4], const u32 (&a)[4], u32 b0, u32 b1) {
     asm volatile("mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
                  : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]) : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+}
+
+// ---- arithmetic ----
+// 2 to the power x: 2 ULP, results below 2**-126 are 0.
+DEV f32 exp2_approx(f32 x) {
+    f32 y;
+    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+    return y;
+}
+// 1 / x: 1 ULP, results below 2**-126 are 0.
+DEV f32 reciprocal_approx(f32 x) {
+    f32 y;
+    asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+    return y;
+}
+// The larger and the smaller; NaN where one of them is.
+DEV f32 max_nan(f32 a, f32 b) {
+    f32 y;
+    asm("max.NaN.f32 %0, %1, %2;" : "=f"(y) : "f"(a), "f"(b));
+    return y;
+}
+DEV f32 min_nan(f32 a, f32 b) {
+    f32 y;
+    asm("min.NaN.f32 %0, %1, %2;" : "=f"(y) : "f"(a), "f"(b));
+    return y;
 }
 
 // ---- number conversions ----

@@ -1,10 +1,15 @@
-// SOFTMAX: a team of threads reads its line for the maximum, for the sum, and to write it.
+// SOFTMAX: rows of neighbours are read once; otherwise a team of threads reads its line for the maximum, for the sum, and to
+// write it.
 #pragma once
 #include "lines.cuh"
+#include "rows.cuh"
 #include "views.cuh"
 
 struct SoftmaxHandler {
-    static constexpr u32 SCRATCH = STAGING_BYTES;
+    static constexpr u32 SCRATCH = ROWS_SCRATCH_BYTES;
+    static DEV u32 scratch(const SoftmaxArgs& args) {
+        return last_axis(args) ? Rows(args.out(), args.x()).scratch() : STAGING_BYTES;
+    }
     static constexpr u32 TERMS = 8;
 
     static DEV i64 lines(const SoftmaxArgs& args) {
@@ -15,9 +20,64 @@ struct SoftmaxHandler {
     static DEV u32 parts(const SoftmaxArgs& args) {
         return Teams::parts_for(lines(args), args.x().dims[args.axis()], TERMS, neighbours(args));
     }
-    static DEV u32 tiles(const SoftmaxArgs& args) { return Teams::tiles_for(lines(args), parts(args)); }
+    static DEV bool last_axis(const SoftmaxArgs& args) { return args.axis() + 1 == args.x().rank; }
+
+    static DEV u32 tiles(const SoftmaxArgs& args) {
+        if (last_axis(args)) {
+            const Rows rows(args.out(), args.x());
+            if (rows.each) return rows.tiles();
+        }
+        return Teams::tiles_for(lines(args), parts(args));
+    }
+
+    template <u32 N> static DEV_CALL void by_row(const Rows& rows, bool log, u32 tile, const Block& block) {
+        map_rows<N>(rows, tile, block, [&](f32 (&v)[N][VECTOR], RowPart<N>& part) {
+            const auto larger = [](f32 a, f32 b) { return maximum(a, b); };
+            f32 most[VECTOR];
+#pragma unroll
+            for (u32 k = 0; k < VECTOR; ++k) most[k] = -infinity();
+#pragma unroll
+            for (u32 n = 0; n < N; ++n)
+#pragma unroll
+                for (u32 k = 0; k < VECTOR; ++k) most[k] = part.held(n) ? maximum(most[k], v[n][k]) : most[k];
+            const f32 largest = part.combine(fold_tree(most, larger), larger);
+            const f32 top = largest == -infinity() ? 0.0f : largest;
+            f32 powers[N][VECTOR];
+#pragma unroll
+            for (u32 n = 0; n < N; ++n)
+#pragma unroll
+                for (u32 k = 0; k < VECTOR; ++k) {
+                    v[n][k] -= top;
+                    powers[n][k] = part.held(n) ? exp2_approx(LOG2_E * v[n][k]) : 0.0f;
+                }
+            const f32 sum = part.template sum<false>(powers);
+            if (!log) {
+#pragma unroll
+                for (u32 n = 0; n < N; ++n)
+#pragma unroll
+                    for (u32 k = 0; k < VECTOR; ++k) v[n][k] = powers[n][k];
+            }
+            const f32 total = sum == 0.0f ? 1.0f : sum;  // a row of -infinity
+            const f32 less = log ? logf(total) : 0.0f, scale = log ? 1.0f : 1.0f / total;
+#pragma unroll
+            for (u32 n = 0; n < N; ++n)
+#pragma unroll
+                for (u32 k = 0; k < VECTOR; ++k) v[n][k] = (v[n][k] - less) * scale;
+        });
+    }
+    static DEV void by_rows(const Rows& rows, bool log, u32 tile, const Block& block) {
+        switch (rows.each) {
+            case 1: by_row<1>(rows, log, tile, block); break;
+            case 2: by_row<2>(rows, log, tile, block); break;
+            default: by_row<4>(rows, log, tile, block);
+        }
+    }
 
     static DEV_CALL void run(const SoftmaxArgs& args, u32 tile, const Block& block) {
+        if (last_axis(args)) {
+            const Rows rows(args.out(), args.x());
+            if (rows.each) return by_rows(rows, args.sub() == SOFTMAX_LOG, tile, block);
+        }
         const Tensor& x = args.x();
         const Tensor& out = args.out();
         const u32 axis = args.axis(), others = ~(1u << axis);

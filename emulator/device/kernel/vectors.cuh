@@ -1,45 +1,45 @@
 // The fast path of elementwise rows: eight neighbouring floats at a time, in loads and stores of 16 bytes.
 #pragma once
-#include "numbers.cuh"
+#include "merged.cuh"
 
-constexpr u32 VECTOR = 8;                  // elements
-constexpr u32 VECTOR_BYTES = 16;           // of one load; f32 takes two
-constexpr u32 DEEP_STEPS = 4;              // vectors that a thread has in flight where there is enough work
-constexpr i64 DEEP_ELEMENTS = 1ll << 20;   // elements from which on there is
-
-DEV bool aligned_for_vectors(const Tensor& t) { return reinterpret_cast<u64>(t.data) % VECTOR_BYTES == 0; }
+constexpr u32 VECTOR = 8;      // elements
+constexpr u32 IN_FLIGHT = 8;   // vectors of each operand that a thread has on their way
 
 // Eight elements as they are in memory.
 struct RawVector {
     uint4 low;
     uint4 high;  // of f32 only
 
+    DEV static RawVector load(const char* p, u32 dtype) {
+        RawVector raw{*reinterpret_cast<const uint4*>(p), make_uint4(0, 0, 0, 0)};
+        if (dtype == DTYPE_F32) raw.high = *reinterpret_cast<const uint4*>(p + VECTOR_BYTES);
+        return raw;
+    }
     DEV static RawVector load(const Tensor& t, i64 offset) {
         const char* p = element(t, offset);
-        RawVector raw{make_uint4(0, 0, 0, 0), make_uint4(0, 0, 0, 0)};
-        if (!in_bounds(t, p) || !in_bounds(t, p + (VECTOR - 1) * t.item_bytes)) return raw;
-        raw.low = *reinterpret_cast<const uint4*>(p);
-        if (t.dtype == DTYPE_F32) raw.high = *reinterpret_cast<const uint4*>(p + VECTOR_BYTES);
-        return raw;
+        if (in_bounds(t, p) && in_bounds(t, p + (VECTOR - 1) * t.item_bytes)) return load(p, t.dtype);
+        return {make_uint4(0, 0, 0, 0), make_uint4(0, 0, 0, 0)};
+    }
+    DEV void store(char* p, u32 dtype) const {
+        *reinterpret_cast<uint4*>(p) = low;
+        if (dtype == DTYPE_F32) *reinterpret_cast<uint4*>(p + VECTOR_BYTES) = high;
     }
     DEV void store(const Tensor& t, i64 offset) const {
         char* p = element(t, offset);
-        if (!in_bounds(t, p) || !in_bounds(t, p + (VECTOR - 1) * t.item_bytes)) return;
-        *reinterpret_cast<uint4*>(p) = low;
-        if (t.dtype == DTYPE_F32) *reinterpret_cast<uint4*>(p + VECTOR_BYTES) = high;
+        if (in_bounds(t, p) && in_bounds(t, p + (VECTOR - 1) * t.item_bytes)) store(p, t.dtype);
     }
     DEV void unpack(u32 dtype, f32 (&v)[VECTOR]) const {
         const u32 words[VECTOR] = {low.x, low.y, low.z, low.w, high.x, high.y, high.z, high.w};
         if (dtype == DTYPE_F32) {
 #pragma unroll
             for (u32 k = 0; k < VECTOR; ++k) v[k] = __uint_as_float(words[k]);
-        } else {
-            const bool half = dtype == DTYPE_F16;
+        } else if (dtype == DTYPE_BF16) {
 #pragma unroll
-            for (u32 k = 0; k < VECTOR; ++k) {
-                const u16 bits = static_cast<u16>(words[k / 2] >> (k % 2 * 16));
-                v[k] = half ? f32_from_f16(bits) : f32_from_bf16(bits);
-            }
+            for (u32 k = 0; k < VECTOR; ++k)
+                v[k] = __uint_as_float(k % 2 ? words[k / 2] & 0xffff0000u : words[k / 2] << 16);
+        } else {
+#pragma unroll
+            for (u32 k = 0; k < VECTOR; ++k) v[k] = f32_from_f16(static_cast<u16>(words[k / 2] >> (k % 2 * 16)));
         }
     }
     DEV static RawVector pack(u32 dtype, const f32 (&v)[VECTOR]) {
@@ -47,121 +47,117 @@ struct RawVector {
         if (dtype == DTYPE_F32) {
 #pragma unroll
             for (u32 k = 0; k < VECTOR; ++k) words[k] = __float_as_uint(v[k]);
-        } else {
-            const bool half = dtype == DTYPE_F16;
+        } else if (dtype == DTYPE_BF16) {
 #pragma unroll
-            for (u32 k = 0; k < VECTOR; k += 2)
-                words[k / 2] = half ? pack_f16(v[k], v[k + 1]) : pack_bf16(v[k], v[k + 1]);
+            for (u32 k = 0; k < VECTOR; k += 2) words[k / 2] = pack_bf16(v[k], v[k + 1]);
+        } else {
+#pragma unroll
+            for (u32 k = 0; k < VECTOR; k += 2) words[k / 2] = pack_f16(v[k], v[k + 1]);
         }
         return {make_uint4(words[0], words[1], words[2], words[3]), make_uint4(words[4], words[5], words[6], words[7])};
     }
 };
 
-// Where the elements of an operand lie, seen from the linear index i of the result: at i / repeat % period.
-// A tensor without gaps has repeat 1 and its own size as period; a row that serves every row has repeat 1; a column
-// that serves every column has the row's length as repeat.
-struct VectorSource {
-    const Tensor& tensor;
-    i64 total;
-    i64 repeat = 1;
-    i64 period = 1;
-    bool fits;  // eight elements of the result need eight neighbours of the operand, or one
+// Bytes of a vector of `dtype`.
+DEV u32 vector_bytes(u32 dtype) { return dtype == DTYPE_F32 ? 2 * VECTOR_BYTES : VECTOR_BYTES; }
 
-    DEV explicit VectorSource(const Tensor& t) : tensor(t), total(t.elements()) {
-        i64 tail = 1;  // elements of the axes passed so far
-        bool regular = true, repeating = true, wrapped = false;
-#pragma unroll 1
-        for (i32 k = t.rank - 1; k >= 0; --k) {
-            const i64 size = t.dims[k], stride = t.strides[k];
-            tail *= size;
-            if (size == 1) continue;
-            if (repeating && stride == 0) {
-                repeat *= size;
-                continue;
-            }
-            repeating = false;
-            if (stride == 0) wrapped = true;
-            else if (stride == period && !wrapped) period *= size;
-            else regular = false;
-        }
-        const bool neighbours = repeat == 1 && aligned_for_vectors(t) && (period % VECTOR == 0 || period == tail);
-        const bool one = repeat % VECTOR == 0 || repeat == tail;
-        fits = is_float(t.dtype) && regular && (neighbours || (repeat > 1 && one));
-    }
-    DEV i64 offset(i64 i) const {
-        if (repeat == 1 && period == total) return i;
-        const i64 row = repeat == 1 ? i : repeat == total ? 0 : i / repeat;
-        return row < period ? row : row % period;
-    }
-    // Starts to copy the elements for i ... i + 7 of the result to shared memory, VECTOR_BYTES at `slot` and at `next`.
-    DEV void fetch(char* slot, char* next, i64 i) const {
-        if (repeat != 1) return;
-        const char* p = element(tensor, offset(i));
-        if (!in_bounds(tensor, p) || !in_bounds(tensor, p + (VECTOR - 1) * tensor.item_bytes)) return;
+// Starts to copy the vector at `p` to shared memory: 16 bytes to `slot` and, of f32, 16 more `apart` behind. `shared`: other
+// threads of the block read it as well.
+DEV void fetch_vector(const char* p, u32 dtype, char* slot, u32 apart, bool shared) {
+    if (shared) {
+        copy_async_16_cached(slot, p);
+        if (dtype == DTYPE_F32) copy_async_16_cached(slot + apart, p + VECTOR_BYTES);
+    } else {
         copy_async_16(slot, p, VECTOR_BYTES);
-        if (tensor.dtype == DTYPE_F32) copy_async_16(next, p + VECTOR_BYTES, VECTOR_BYTES);
+        if (dtype == DTYPE_F32) copy_async_16(slot + apart, p + VECTOR_BYTES, VECTOR_BYTES);
     }
-    DEV void take(const char* slot, const char* next, i64 i, f32 (&v)[VECTOR]) const {
-        if (repeat == 1) {
-            const RawVector raw{*reinterpret_cast<const uint4*>(slot), *reinterpret_cast<const uint4*>(next)};
-            raw.unpack(tensor.dtype, v);
-        } else {
-            const f32 one = load_f32(tensor, offset(i));
+}
+DEV void fetched_vector(const char* slot, u32 apart, u32 dtype, f32 (&v)[VECTOR]) {
+    RawVector raw{*reinterpret_cast<const uint4*>(slot), make_uint4(0, 0, 0, 0)};
+    if (dtype == DTYPE_F32) raw.high = *reinterpret_cast<const uint4*>(slot + apart);
+    raw.unpack(dtype, v);
+}
+
+// Tensors that vectors of floats make up.
+template <u32 N> DEV bool takes_vectors(const Merged<N>& all) {
+    bool floats = true;
 #pragma unroll
-            for (u32 k = 0; k < VECTOR; ++k) v[k] = one;
+    for (u32 k = 0; k < N; ++k) floats &= is_float(all.dtype[k]);
+    return floats && all.fits;
+}
+
+// The float at `p`.
+DEV f32 load_float(const char* p, u32 dtype) {
+    if (dtype == DTYPE_F32) return *reinterpret_cast<const f32*>(p);
+    const u16 bits = *reinterpret_cast<const u16*>(p);
+    return dtype == DTYPE_BF16 ? f32_from_bf16(bits) : f32_from_f16(bits);
+}
+
+// What a handler of so many sources needs of scratch memory.
+template <u32 SOURCES> constexpr u32 VECTOR_DEPTH = SOURCES > 2 ? IN_FLIGHT / 2 : IN_FLIGHT;
+template <u32 SOURCES> constexpr u32 VECTOR_SCRATCH_BYTES = VECTOR_DEPTH<SOURCES> * SOURCES * 2 * LAYER;
+
+template <u32 N> DEV u32 vector_scratch(const Merged<N>& all) {
+    return !takes_vectors(all) ? 0 : all.few() ? (N - 1) * 2 * LAYER : VECTOR_SCRATCH_BYTES<N - 1>;
+}
+
+template <u32 USED, u32 N, class F> DEV void map_units(const Merged<N>& all, u32 tile, const Block& block, F f) {
+    constexpr u32 SOURCES = N - 1;
+    constexpr u32 DEPTH = VECTOR_DEPTH<SOURCES>, STAGE = SOURCES * 2 * LAYER, STAGES = DEPTH * STAGE;
+    static_assert(STAGES <= SCRATCH_BYTES, "they fit in scratch");
+    const u32 step = all.tiles() * WORKER_THREADS, first = tile * WORKER_THREADS + block.thread(), count = all.count();
+    const auto by = all.template place<USED>(step);
+    auto here = all.template place<USED>(first), there = here;
+    char* const mine = block.scratch() + block.thread() * VECTOR_BYTES;
+    u32 ahead = first;
+    const auto fetch = [&](u32 stage) {
+        if (ahead < all.units) {
+#pragma unroll
+            for (u32 k = 1; k < N; ++k) {
+                const char* p = all.template at<USED>(k, there);
+                if (all.neighbours(k) && all.holds(k, p, vector_bytes(all.dtype[k])))
+                    fetch_vector(p, all.dtype[k], mine + stage + (k - 1) * 2 * LAYER, LAYER, USED > 1 && all.bytes[k][1] == 0);
+            }
         }
-    }
-};
-
-// Fewer elements are done sooner one by one than by way of shared memory.
-constexpr i64 FEW_ELEMENTS = 4 * TILE_ELEMENTS;
-DEV bool takes_vectors(const Tensor& t) {
-    return is_float(t.dtype) && t.contiguous && aligned_for_vectors(t) && t.elements() >= FEW_ELEMENTS;
-}
-DEV u32 vector_steps(i64 elements) { return elements >= DEEP_ELEMENTS ? DEEP_STEPS : 1; }
-DEV u32 vector_tiles(i64 elements) {
-    const i64 each = static_cast<i64>(WORKER_THREADS) * VECTOR * vector_steps(elements);
-    return static_cast<u32>((elements + each - 1) / each);
-}
-
-template <u32 SOURCES> constexpr u32 VECTOR_SCRATCH_BYTES = DEEP_STEPS * SOURCES * 2 * WORKER_THREADS * VECTOR_BYTES;
-
-// One tile of `out` (which takes vectors): f(v) replaces v[0], the elements of the first source, by the results.
-// Everything that a thread reads is on its way to shared memory before the first of it is used: registers would not do.
-// Threads read back only what they fetched themselves, so there is no barrier.
-template <u32 SOURCES, class F>
-DEV void map_vectors(const Block& block, u32 tile, const Tensor& out, const VectorSource (&sources)[SOURCES], F f) {
-    constexpr i64 STRIDE = static_cast<i64>(WORKER_THREADS) * VECTOR;
-    const i64 total = out.elements();
-    const u32 steps = vector_steps(total);
-    const i64 begin = tile * steps * STRIDE + block.thread() * VECTOR;
-    const auto slot = [&](u32 step, u32 source, u32 half) {
-        return block.scratch() + (((step * SOURCES + source) * 2 + half) * WORKER_THREADS + block.thread()) * VECTOR_BYTES;
+        copy_async_commit();
+        ahead += step;
+        all.template move<USED>(there, by);
     };
 #pragma unroll 1
-    for (u32 s = 0; s < steps; ++s)
-        if (begin + s * STRIDE + VECTOR <= total)
-#pragma unroll
-            for (u32 k = 0; k < SOURCES; ++k) sources[k].fetch(slot(s, k, 0), slot(s, k, 1), begin + s * STRIDE);
-    copy_async_commit();
-    copy_async_wait<0>();
-    f32 v[SOURCES][VECTOR] = {};
+    for (u32 stage = 0; stage < STAGES; stage += STAGE) fetch(stage);
+    u32 stage = 0;
 #pragma unroll 1
-    for (u32 s = 0; s < steps; ++s) {
-        const i64 i = begin + s * STRIDE;
-        if (i + VECTOR <= total) {
+    for (u32 unit = first; unit < count; unit += step) {
+        copy_async_wait<DEPTH - 1>();
+        const bool whole = unit < all.units;
+        f32 v[SOURCES][VECTOR];
 #pragma unroll
-            for (u32 k = 0; k < SOURCES; ++k) sources[k].take(slot(s, k, 0), slot(s, k, 1), i, v[k]);
-            f(v);
-            RawVector::pack(out.dtype, v[0]).store(out, i);
-            continue;
-        }
-#pragma unroll 1
-        for (i64 last = i; last < total; ++last) {  // the elements that fill no vector
+        for (u32 k = 1; k < N; ++k) {
+            if (whole && all.neighbours(k)) {
+                fetched_vector(mine + stage + (k - 1) * 2 * LAYER, LAYER, all.dtype[k], v[k - 1]);
+            } else {
+                const char* p = whole ? all.template at<USED>(k, here) : element(*all.tensors[k], all.single(k, unit - all.units));
+                const f32 one = in_bounds(*all.tensors[k], p) ? load_float(p, all.dtype[k]) : 0.0f;
 #pragma unroll
-            for (u32 k = 0; k < SOURCES; ++k) v[k][0] = load_f32(sources[k].tensor, sources[k].tensor.offset_of(last));
-            f(v);
-            store_f32(out, last, v[0][0]);
+                for (u32 i = 0; i < VECTOR; ++i) v[k - 1][i] = one;
+            }
         }
+        f(v);
+        char* p = all.template at<USED>(0, here);
+        if (!whole) store_f32(*all.tensors[0], all.single(0, unit - all.units), v[0][0]);
+        else if (all.holds(0, p, vector_bytes(all.dtype[0]))) RawVector::pack(all.dtype[0], v[0]).store(p, all.dtype[0]);
+        all.template move<USED>(here, by);
+        fetch(stage);
+        stage = stage + STAGE < STAGES ? stage + STAGE : 0;
     }
+    copy_async_wait<0>();
+}
+
+// A block's share of the first tensor: f(v) replaces v[0], elements of the second, by the results; v[k] are the elements of
+// tensor k + 1. What a thread reads is on its way to shared memory long before it is used. Threads read back only what
+// they fetched themselves, so there is no barrier.
+template <u32 N, class F> DEV void map_vectors(const Merged<N>& all, u32 tile, const Block& block, F f) {
+    if (all.rows() == 1) map_units<1>(all, tile, block, f);
+    else if (N > 2 && all.size[1] == all.rows()) map_units<2>(all, tile, block, f);
+    else map_units<Merged<N>::AXES>(all, tile, block, f);
 }

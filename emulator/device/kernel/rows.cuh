@@ -1,0 +1,133 @@
+// Rows of neighbouring floats, each read once: a team (a warp, or all workers) holds a row in registers.
+#pragma once
+#include "vectors.cuh"
+
+// Scratch memory: two places for what warps exchange, then rows on their way.
+constexpr u32 EXCHANGE_BYTES = 1024;
+constexpr u32 ROWS_SCRATCH_BYTES = EXCHANGE_BYTES + 3 * 4 * 2 * LAYER;
+static_assert(2 * WORKER_WARPS * sizeof(f32) <= EXCHANGE_BYTES, "both fit");
+
+// Rows along the last axis of x, and the rows of out that they become.
+struct Rows {
+    Merged<2> all;  // out, x
+    u32 count;
+    u32 vectors;    // of a row
+    u32 each;       // that a thread of the team holds: 1, 2 or 4; 0 where the rows are not for this path
+    bool by_warp;
+
+    static constexpr u32 MOST = 4;  // vectors that a thread holds
+
+    DEV Rows(const Tensor& out, const Tensor& x) : all(VECTOR, 1, out, x), each(0) {
+        count = all.rows();
+        vectors = all.size[0];
+        if (!takes_vectors(all) || vectors == 0 || all.singles > 0 || !all.neighbours(0) || !all.neighbours(1)) return;
+        by_warp = vectors <= WARP * MOST;  // a warp needs nobody else
+        const u32 team = by_warp ? WARP : WORKER_THREADS;
+        if (vectors > team * MOST) return;
+        each = vectors <= team ? 1 : vectors <= 2 * team ? 2 : MOST;
+    }
+    DEV u32 tiles() const { return shared_tiles(count); }
+    // Scratch memory; the second halves of f32 lie behind all others, so that less may do for one row.
+    DEV u32 scratch() const {
+        if (each == 0) return STAGING_BYTES;
+        return count <= gridDim.x ? EXCHANGE_BYTES + each * LAYER * (vector_bytes(all.dtype[1]) / VECTOR_BYTES) : ROWS_SCRATCH_BYTES;
+    }
+};
+
+// Folds eight values, pair by pair: a chain of three steps.
+template <class Fold> DEV f32 fold_tree(f32 (&v)[8], Fold fold) {
+#pragma unroll
+    for (u32 half = 4; half > 0; half /= 2)
+#pragma unroll
+        for (u32 k = 0; k < half; ++k) v[k] = fold(v[k], v[k + half]);
+    return v[0];
+}
+static_assert(VECTOR == 8 && WORKER_WARPS == 8, "both are folded so");
+
+// One thread's part of the row at hand: N vectors of which those with held(n) exist.
+template <u32 N> struct RowPart {
+    const Rows& rows;
+    const Block& block;
+    u32 part;          // which thread of the team this is
+    u32 exchange = 0;  // which of the two places for exchanged values is next
+
+    DEV RowPart(const Rows& given, const Block& workers)
+        : rows(given), block(workers), part(given.by_warp ? workers.lane() : workers.thread()) {}
+    DEV u32 team() const { return rows.by_warp ? WARP : WORKER_THREADS; }
+    DEV u32 vector(u32 n) const { return n * team() + part; }
+    DEV bool held(u32 n) const { return vector(n) < rows.vectors; }
+
+    // Folds the team's values in the same order every time; every thread gets the result.
+    template <class Fold> DEV f32 combine(f32 value, Fold fold) {
+#pragma unroll
+        for (u32 step = WARP / 2; step > 0; step /= 2) value = fold(value, __shfl_xor_sync(0xffffffffu, value, step));
+        if (rows.by_warp) return value;
+        // Two places in turn: who writes to one again has passed the barrier of the other, so it has been read.
+        f32* shared = reinterpret_cast<f32*>(block.scratch()) + exchange * WORKER_WARPS;
+        exchange ^= 1;
+        if (block.lane() == 0) shared[block.warp()] = value;
+        block.sync();
+        f32 all[WORKER_WARPS];
+#pragma unroll
+        for (u32 w = 0; w < WORKER_WARPS; ++w) all[w] = shared[w];
+        return fold_tree(all, fold);
+    }
+    // The sum of the row's elements, or of their squares; vectors that do not exist are 0.
+    template <bool SQUARES> DEV f32 sum(const f32 (&v)[N][VECTOR]) {
+        const auto add = [](f32 a, f32 b) { return a + b; };
+        f32 total[VECTOR];
+#pragma unroll
+        for (u32 k = 0; k < VECTOR; ++k) {
+            total[k] = SQUARES ? v[0][k] * v[0][k] : v[0][k];
+#pragma unroll
+            for (u32 n = 1; n < N; ++n) total[k] = SQUARES ? fmaf(v[n][k], v[n][k], total[k]) : total[k] + v[n][k];
+        }
+        return combine(fold_tree(total, add), add);
+    }
+};
+
+// Calls f(v, part) for each row of the tile: f replaces the elements v by the results. Later rows are on their way to shared
+// memory meanwhile; out may be x.
+template <u32 N, class F> DEV void map_rows(const Rows& given, u32 tile, const Block& block, F f) {
+    const Rows rows = given;  // a copy, which registers can hold
+    constexpr u32 DEPTH = N <= 2 ? 4 : 3;
+    constexpr u32 STAGE = N * 2 * LAYER, STAGES = DEPTH * STAGE;
+    static_assert(EXCHANGE_BYTES + STAGES <= ROWS_SCRATCH_BYTES, "they fit in scratch");
+    RowPart<N> part(rows, block);
+    const u32 first = rows.by_warp ? tile + block.warp() * rows.tiles() : tile;
+    const u32 step = rows.tiles() * (rows.by_warp ? WORKER_WARPS : 1);
+    char* const mine = block.scratch() + EXCHANGE_BYTES + block.thread() * VECTOR_BYTES;
+    const Merged<2>& all = rows.all;
+    const u32 dtype = all.dtype[1], apart = vector_bytes(dtype) * part.team(), skipped = vector_bytes(dtype) * part.part;
+    const auto fetch = [&](u32 row, u32 stage) {
+        if (row < rows.count) {
+            const char* p = all.template at<Merged<2>::AXES>(1, all.row(row)) + skipped;
+#pragma unroll
+            for (u32 n = 0; n < N; ++n)
+                if (part.held(n) && all.holds(1, p + n * apart, vector_bytes(dtype)))
+                    fetch_vector(p + n * apart, dtype, mine + stage + n * LAYER, N * LAYER, false);
+        }
+        copy_async_commit();
+    };
+    u32 ahead = first;
+#pragma unroll 1
+    for (u32 stage = 0; stage < STAGES; stage += STAGE, ahead += step) fetch(ahead, stage);
+    u32 stage = 0;
+#pragma unroll 1
+    for (u32 row = first; row < rows.count; row += step, ahead += step) {
+        copy_async_wait<DEPTH - 1>();
+        f32 v[N][VECTOR] = {};
+#pragma unroll
+        for (u32 n = 0; n < N; ++n)
+            if (part.held(n)) fetched_vector(mine + stage + n * LAYER, N * LAYER, dtype, v[n]);
+        f(v, part);
+        const u32 to_bytes = vector_bytes(all.dtype[0]);
+        char* p = all.template at<Merged<2>::AXES>(0, all.row(row)) + to_bytes * part.part;
+#pragma unroll
+        for (u32 n = 0; n < N; ++n, p += to_bytes * part.team())
+            if (part.held(n) && all.holds(0, p, to_bytes)) RawVector::pack(all.dtype[0], v[n]).store(p, all.dtype[0]);
+        fetch(ahead, stage);
+        stage = stage + STAGE < STAGES ? stage + STAGE : 0;
+    }
+    copy_async_wait<0>();
+}

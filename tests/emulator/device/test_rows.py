@@ -1,0 +1,110 @@
+"""Rows that are bound by memory, at sizes around the limits of their vector paths: ragged, sliced, broadcast."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from dla.assembler import assemble
+from dla.emulator.compare import compare
+from dla.emulator.device.machine import DeviceMachine
+from dla.isa.dtypes import BY_TEXT, FLOATS
+from dla.isa.program import Program
+from dla.tests.emulator.device.test_large import inputs
+
+POINTWISE = """
+.input x : T[{rows}, {columns}]
+.input row : T[{columns}]
+.input column : T[{rows}, 1]
+.output relu : T[{rows}, {columns}]
+.output gelu : T[{rows}, {columns}]
+.output tanh : f32[{rows}, {columns}]
+.output with_row : T[{rows}, {columns}]
+.output with_column : T[{rows}, {columns}]
+.output with_one : T[{rows}, {columns}]
+.output left : T[{rows}, 8]
+main:
+    ACT.relu relu, x
+    ACT.gelu gelu, x
+    ACT.gelu_tanh tanh, x
+    EW.add with_row, x, row
+    EW.mul with_column, x, column
+    EW.max with_one, x, 0.25
+    EW.div left, x[:, :8], column
+    HALT
+"""
+LINES = """
+.input x : T[{rows}, {columns}]
+.input gain : T[{columns}]
+.output soft : T[{rows}, {columns}]
+.output log : f32[{rows}, {columns}]
+.output layer : T[{rows}, {columns}]
+.output rms : T[{rows}, {columns}]
+main:
+    SOFTMAX soft, x axis=-1
+    SOFTMAX.log log, x axis=-1
+    NORM.layer layer, x, gain, gain
+    NORM.rms rms, x, gain
+    HALT
+"""
+MOVES = """
+.input x : {dtype}[3, {rows}, 2, {columns}]
+.output turned : {dtype}[3, {columns}, 2, {rows}]
+.output heads : {dtype}[3, 2, {rows}, {columns}]
+.output part : {dtype}[3, {rows}, 2, 16]
+.output plain : {dtype}[3, {rows}, 2, {columns}]
+.output repeated : {dtype}[5, 3, {rows}, 2, {columns}]
+main:
+    COPY turned, x.permute(0, 3, 2, 1)
+    COPY heads, x.permute(0, 2, 1, 3)
+    COPY part, x[:, :, :, {first}:]
+    COPY plain, x
+    COPY repeated, x
+    HALT
+"""
+
+
+def check(program: Program) -> None:
+    """Every output lies within the bound that follows from the rows; a second run gives the same bits."""
+    given = inputs(program)
+    session = DeviceMachine().load(program)
+    result = session.run(given)
+    assert [c for c in compare(program, given, result) if not c.ok] == []
+    again = session.run(given)
+    assert all(result[n].tobytes() == again[n].tobytes() for n in result.outputs)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("dtype", [d.text for d in FLOATS])
+@pytest.mark.parametrize(("rows", "columns"), [(1, 8), (1, 2049), (3, 17), (129, 768), (700, 520), (2112, 264)])
+def test_pointwise_rows(rows, columns, dtype):
+    """One unit, a rest behind the last unit, rows that are no whole units, and more than one turn of every thread."""
+    check(assemble(POINTWISE.format(rows=rows, columns=columns).replace(": T[", f": {BY_TEXT[dtype].text}[")))
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("dtype", [d.text for d in FLOATS])
+@pytest.mark.parametrize(
+    ("rows", "columns"),
+    [(1, 8), (5, 256), (1100, 264), (133, 1024), (3, 1032), (140, 2056), (2, 4104), (2, 8192), (2, 8200), (2, 8191)],
+)
+def test_rows_held_in_registers(rows, columns, dtype):
+    """A warp or all workers to a row, one to four vectors to a thread; rows that are too long or ragged for that."""
+    check(assemble(LINES.format(rows=rows, columns=columns).replace(": T[", f": {BY_TEXT[dtype].text}[")))
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("dtype", ["i8", "f16", "f32", "i64"])
+@pytest.mark.parametrize(("rows", "columns"), [(1, 16), (16, 16), (48, 80), (400, 144), (15, 32), (7, 17)])
+def test_moves(rows, columns, dtype):
+    """Squares turned in registers, at the edges of patches and planes; units of 16 bytes; and what fits neither."""
+    program = assemble(MOVES.format(rows=rows, columns=columns, first=columns - 16, dtype=dtype))
+    rng = np.random.default_rng(1)
+    given = {"x": rng.integers(-100, 100, (3, rows, 2, columns)).astype(BY_TEXT[dtype].numpy)}
+    result = DeviceMachine().load(program).run(given)
+    x = given["x"]
+    assert np.array_equal(result["turned"], x.transpose(0, 3, 2, 1))
+    assert np.array_equal(result["heads"], x.transpose(0, 2, 1, 3))
+    assert np.array_equal(result["part"], x[..., columns - 16 :])
+    assert np.array_equal(result["plain"], x)
+    assert np.array_equal(result["repeated"], np.broadcast_to(x, (5, *x.shape)))
