@@ -19,7 +19,8 @@ struct ActHandler {
         const u32 kind = args.sub();
         const f32 alpha = args.alpha();
         const Merged<2> all = merged(args);
-        if (takes_vectors(all)) return map_vectors(all, tile, block, [&](f32 (&v)[1][VECTOR]) { activate_all(kind, v[0], alpha); });
+        const auto function = [&](f32 (&v)[1][VECTOR]) { activate_all(kind, v[0], alpha); };
+        if (takes_vectors(all)) return map_vectors(all, tile, block, function);
         const bool floats = is_float(x.dtype);
         for_each_element(block, tile, out.elements(), [&](i64 i) {
             const i64 to = out.offset_of(i), from = x.offset_of(i);

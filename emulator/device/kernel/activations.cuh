@@ -12,8 +12,8 @@ DEV f32 activation_leaky_relu(f32 x, f32 alpha) { return x >= 0.0f ? x : alpha *
 // Where exp(-x) overflows, its reciprocal is 0, and the result would be subnormal.
 DEV f32 activation_sigmoid(f32 x, f32) { return reciprocal_approx(1.0f + expf(-x)); }
 DEV f32 activation_tanh(f32 x, f32) { return tanhf(x); }
-// x times the normal distribution function. That of -|x| is 2**q(|x|), with q the polynomial of degree 5 whose largest error
-// in the product is least (weighted least squares, reweighted until even, over [0, 6.5]): 8.2e-7. q falls for all |x|.
+// x times the normal distribution function. That of -|x| is 2**q(|x|), with q the polynomial of degree 5 whose largest
+// error in the product is least (least squares over [0, 6.5], reweighted until even): 8.2e-7. q falls for all |x|.
 DEV f32 activation_gelu(f32 x, f32) {
     const f32 u = fabsf(x);
     f32 q = fmaf(u, -4.8807752318680286e-4f, 7.198575884103775e-3f);
@@ -78,11 +78,11 @@ DEV f32 activate(u32 kind, f32 x, f32 alpha) {
     return activate_any(kind, x, alpha);
 }
 
-// Function `kind` of each element of v. The choice is made once, and those that networks use most are in line.
 template <u32 N, class F> DEV void replace_each(f32 (&v)[N], F f) {
 #pragma unroll
     for (u32 k = 0; k < N; ++k) v[k] = f(v[k]);
 }
+// Function `kind` of each element of v. The choice is made once, and those that networks use most are in line.
 template <u32 N> DEV void activate_all(u32 kind, f32 (&v)[N], f32 alpha) {
     switch (kind) {
         case ACT_IDENTITY: break;

@@ -4,7 +4,6 @@
 #include "epilogue.cuh"
 #include "views.cuh"
 
-
 // What every tile of one instruction needs to know. A tile is some queries of one head, and some columns of v.
 struct AttentionShape {
     u32 heads, heads_per_key, queries, keys, depth, columns;

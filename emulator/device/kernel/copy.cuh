@@ -34,7 +34,8 @@ template <u32 USED> DEV void move_units(const Merged<2>& all, u32 tile, const Bl
             char* p = all.at<USED>(0, here);
             if (all.holds(0, p, VECTOR_BYTES)) *reinterpret_cast<uint4*>(p) = *reinterpret_cast<const uint4*>(mine + stage);
         } else {
-            move_element(*all.tensors[0], all.single(0, unit - all.units), *all.tensors[1], all.single(1, unit - all.units));
+            const u32 single = unit - all.units;
+            move_element(*all.tensors[0], all.single(0, single), *all.tensors[1], all.single(1, single));
         }
         all.move<USED>(here, by);
         fetch(stage);
@@ -74,7 +75,8 @@ struct CopyHandler {
         const Tensor& x = args.x();
         if (out.dtype == x.dtype) {
             const Merged<2> units(VECTOR_BYTES / out.item_bytes, MAX_RANK, out, x);
-            if (moves(units)) return units.rows() == 1 ? move_units<1>(units, tile, block) : move_units<4>(units, tile, block);
+            if (moves(units) && units.rows() == 1) return move_units<1>(units, tile, block);
+            if (moves(units)) return move_units<Merged<2>::AXES>(units, tile, block);
             const Planes planes(out, x);
             if (planes.fits) return turn(planes, tile, block);
         } else {

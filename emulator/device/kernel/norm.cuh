@@ -1,5 +1,5 @@
-// NORM: rows of neighbours are read once; of other groups, a team of threads reads its own for the mean, for the variance, and
-// to write it; batch is elementwise.
+// NORM: rows of neighbours are read once; of other groups, a team of threads reads its own for the mean, for the variance,
+// and to write it; batch is elementwise.
 #pragma once
 #include "lines.cuh"
 #include "rows.cuh"
@@ -48,7 +48,8 @@ struct ChannelVectors {
 
     // Whether it is absent, or vectors can be read.
     DEV bool fits() const {
-        return !present || (is_float(tensor.dtype) && aligned_for_vectors(tensor) && (tensor.strides[0] == 1 || tensor.dims[0] == 1));
+        if (!present) return true;
+        return is_float(tensor.dtype) && aligned_for_vectors(tensor) && (tensor.strides[0] == 1 || tensor.dims[0] == 1);
     }
 };
 
@@ -159,7 +160,8 @@ struct NormHandler {
     }
 
     static DEV bool takes_rows(const NormArgs& args, const Rows& rows) {
-        return rows.each && ChannelVectors{args.gain(), args.has_gain()}.fits() && ChannelVectors{args.bias(), args.has_bias()}.fits();
+        const ChannelVectors gain{args.gain(), args.has_gain()}, bias{args.bias(), args.has_bias()};
+        return rows.each && gain.fits() && bias.fits();
     }
 
     // layer and rms, of rows in vectors.

@@ -30,7 +30,8 @@ struct Rows {
     // Scratch memory; the second halves of f32 lie behind all others, so that less may do for one row.
     DEV u32 scratch() const {
         if (each == 0) return STAGING_BYTES;
-        return count <= gridDim.x ? EXCHANGE_BYTES + each * LAYER * (vector_bytes(all.dtype[1]) / VECTOR_BYTES) : ROWS_SCRATCH_BYTES;
+        const u32 one_row = EXCHANGE_BYTES + each * LAYER * (vector_bytes(all.dtype[1]) / VECTOR_BYTES);
+        return count <= gridDim.x ? one_row : ROWS_SCRATCH_BYTES;
     }
 };
 

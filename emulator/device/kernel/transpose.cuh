@@ -141,7 +141,8 @@ template <u32 BYTES> DEV void turn_planes(const Planes& p, u32 tile, const Block
     const auto fetch = [&](u32 patch, u32 stage) {
         const Planes::Place place = p.place(patch, block.lane());
         if (place.inside) {
-            const char* from = p.x.data + p.plane_offset(p.x, place.plane) + place.column * SIDE * x_step + place.line * VECTOR_BYTES;
+            const char* from = p.x.data + p.plane_offset(p.x, place.plane) + place.column * SIDE * x_step;
+            from += place.line * VECTOR_BYTES;
 #pragma unroll
             for (u32 i = 0; i < SIDE; ++i, from += x_step)
                 if (in_bounds(p.x, from) && in_bounds(p.x, from + VECTOR_BYTES - BYTES))
@@ -162,7 +163,8 @@ template <u32 BYTES> DEV void turn_planes(const Planes& p, u32 tile, const Block
 #pragma unroll
             for (u32 i = 0; i < SIDE; ++i) square.load(i, mine + stage + i * LAYER);
             square.turn();
-            char* to = p.out.data + p.plane_offset(p.out, place.plane) + place.line * SIDE * out_step + place.column * VECTOR_BYTES;
+            char* to = p.out.data + p.plane_offset(p.out, place.plane) + place.line * SIDE * out_step;
+            to += place.column * VECTOR_BYTES;
 #pragma unroll
             for (u32 i = 0; i < SIDE; ++i, to += out_step)
                 if (in_bounds(p.out, to) && in_bounds(p.out, to + VECTOR_BYTES - BYTES)) square.store(i, to);

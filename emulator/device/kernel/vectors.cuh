@@ -116,7 +116,8 @@ template <u32 USED, u32 N, class F> DEV void map_units(const Merged<N>& all, u32
             for (u32 k = 1; k < N; ++k) {
                 const char* p = all.template at<USED>(k, there);
                 if (all.neighbours(k) && all.holds(k, p, vector_bytes(all.dtype[k])))
-                    fetch_vector(p, all.dtype[k], mine + stage + (k - 1) * 2 * LAYER, LAYER, USED > 1 && all.bytes[k][1] == 0);
+                    fetch_vector(p, all.dtype[k], mine + stage + (k - 1) * 2 * LAYER, LAYER,
+                                 USED > 1 && all.bytes[k][1] == 0);
             }
         }
         copy_async_commit();
@@ -136,7 +137,8 @@ template <u32 USED, u32 N, class F> DEV void map_units(const Merged<N>& all, u32
             if (whole && all.neighbours(k)) {
                 fetched_vector(mine + stage + (k - 1) * 2 * LAYER, LAYER, all.dtype[k], v[k - 1]);
             } else {
-                const char* p = whole ? all.template at<USED>(k, here) : element(*all.tensors[k], all.single(k, unit - all.units));
+                const char* p = whole ? all.template at<USED>(k, here)
+                                      : element(*all.tensors[k], all.single(k, unit - all.units));
                 const f32 one = in_bounds(*all.tensors[k], p) ? load_float(p, all.dtype[k]) : 0.0f;
 #pragma unroll
                 for (u32 i = 0; i < VECTOR; ++i) v[k - 1][i] = one;
