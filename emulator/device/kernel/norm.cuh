@@ -53,18 +53,20 @@ struct ChannelVectors {
     }
 };
 
-// The channels of a thread's vectors, on their way to registers.
-template <u32 N> struct ChannelPart {
-    const ChannelVectors& channels;
-    RawVector raw[N];
+// The channels of so many of a thread's vectors, on their way to registers.
+template <u32 COUNT> struct ChannelPart {
+    RawVector raw[COUNT];
 
-    DEV ChannelPart(const ChannelVectors& all, const RowPart<N>& part) : channels(all) {
+    // Those of the vectors from `first` on.
+    template <u32 N> DEV void load(const ChannelVectors& channels, const RowPart<N>& part, u32 first) {
         if (!channels.present) return;
 #pragma unroll
-        for (u32 n = 0; n < N; ++n)  // threads without an n-th vector read the last one, and then no branch is in the way
-            raw[n] = RawVector::load(channels.tensor, static_cast<i64>(min(part.vector(n), part.rows.vectors - 1)) * VECTOR);
+        for (u32 n = 0; n < COUNT; ++n) {  // threads without such a vector read the last one, and then no branch is in the way
+            const u32 vector = min(part.vector(first + n), part.rows.vectors - 1);
+            raw[n] = RawVector::load(channels.tensor, static_cast<i64>(vector) * VECTOR);
+        }
     }
-    DEV void unpack(u32 n, f32 (&v)[VECTOR]) const { raw[n].unpack(channels.tensor.dtype, v); }
+    DEV void unpack(const ChannelVectors& channels, u32 n, f32 (&v)[VECTOR]) const { raw[n].unpack(channels.tensor.dtype, v); }
 };
 
 struct NormHandler {
@@ -165,12 +167,16 @@ struct NormHandler {
     }
 
     // layer and rms, of rows in vectors.
-    template <u32 N> static DEV_CALL void by_row(const NormArgs& args, const Rows& rows, u32 tile, const Block& block) {
+    template <u32 N> static DEV_CALL void by_row(const NormArgs& args, u32 tile, const Block& block) {
+        const Rows rows(args.out(), args.x());  // anew: by reference it would be in local memory
         const ChannelVectors gain{args.gain(), args.has_gain()}, bias{args.bias(), args.has_bias()};
         const bool centred = args.sub() == NORM_LAYER;
         const f32 share = 1.0f / static_cast<f32>(rows.vectors * VECTOR), eps = args.eps();
+        // Of long rows, gains would take the registers that rows need.
+        constexpr bool EARLY = N <= 2;
         map_rows<N>(rows, tile, block, [&](f32 (&v)[N][VECTOR], RowPart<N>& part) {
-            const ChannelPart<N> gains(gain, part);
+            ChannelPart<EARLY ? N : 1> gains;
+            if (EARLY) gains.load(gain, part, 0);
             if (centred) {
                 const f32 centre = part.template sum<false>(v) * share;
 #pragma unroll
@@ -182,25 +188,27 @@ struct NormHandler {
             f32 channel[VECTOR];
 #pragma unroll
             for (u32 n = 0; n < N; ++n) {
-                if (gain.present) gains.unpack(n, channel);
+                if (!EARLY) gains.load(gain, part, n);
+                if (gain.present) gains.unpack(gain, EARLY ? n : 0, channel);
 #pragma unroll
                 for (u32 k = 0; k < VECTOR; ++k) v[n][k] = gain.present ? v[n][k] * scale * channel[k] : v[n][k] * scale;
             }
             if (!bias.present) return;
-            const ChannelPart<N> biases(bias, part);
 #pragma unroll
             for (u32 n = 0; n < N; ++n) {
-                biases.unpack(n, channel);
+                ChannelPart<1> biases;
+                biases.load(bias, part, n);
+                biases.unpack(bias, 0, channel);
 #pragma unroll
                 for (u32 k = 0; k < VECTOR; ++k) v[n][k] += channel[k];
             }
         });
     }
-    static DEV void by_rows(const NormArgs& args, const Rows& rows, u32 tile, const Block& block) {
-        switch (rows.each) {
-            case 1: by_row<1>(args, rows, tile, block); break;
-            case 2: by_row<2>(args, rows, tile, block); break;
-            default: by_row<4>(args, rows, tile, block);
+    static DEV void by_rows(const NormArgs& args, u32 each, u32 tile, const Block& block) {
+        switch (each) {
+            case 1: by_row<1>(args, tile, block); break;
+            case 2: by_row<2>(args, tile, block); break;
+            default: by_row<4>(args, tile, block);
         }
     }
 
@@ -208,7 +216,7 @@ struct NormHandler {
         if (args.sub() == NORM_BATCH) return by_channel(args, tile, block);
         if (args.sub() == NORM_GROUP) return by_group(args, tile, block);
         const Rows rows(args.out(), args.x());
-        if (takes_rows(args, rows)) by_rows(args, rows, tile, block);
+        if (takes_rows(args, rows)) by_rows(args, rows.each, tile, block);
         else by_line(args, tile, block);
     }
 };

@@ -30,7 +30,9 @@ struct SoftmaxHandler {
         return Teams::tiles_for(lines(args), parts(args));
     }
 
-    template <u32 N> static DEV_CALL void by_row(const Rows& rows, bool log, u32 tile, const Block& block) {
+    template <u32 N> static DEV_CALL void by_row(const SoftmaxArgs& args, u32 tile, const Block& block) {
+        const Rows rows(args.out(), args.x());  // anew: by reference it would be in local memory
+        const bool log = args.sub() == SOFTMAX_LOG;
         map_rows<N>(rows, tile, block, [&](f32 (&v)[N][VECTOR], RowPart<N>& part) {
             const auto larger = [](f32 a, f32 b) { return maximum(a, b); };
             f32 most[VECTOR];
@@ -42,21 +44,17 @@ struct SoftmaxHandler {
                 for (u32 k = 0; k < VECTOR; ++k) most[k] = part.held(n) ? maximum(most[k], v[n][k]) : most[k];
             const f32 largest = part.combine(fold_tree(most, larger), larger);
             const f32 top = largest == -infinity() ? 0.0f : largest;
-            f32 powers[N][VECTOR];
+            f32 sums[VECTOR] = {};
 #pragma unroll
             for (u32 n = 0; n < N; ++n)
 #pragma unroll
                 for (u32 k = 0; k < VECTOR; ++k) {
-                    v[n][k] -= top;
-                    powers[n][k] = part.held(n) ? exp2_approx(LOG2_E * v[n][k]) : 0.0f;
+                    const f32 power = part.held(n) ? exp2_approx(LOG2_E * (v[n][k] - top)) : 0.0f;
+                    sums[k] += power;
+                    v[n][k] = log ? v[n][k] - top : power;
                 }
-            const f32 sum = part.template sum<false>(powers);
-            if (!log) {
-#pragma unroll
-                for (u32 n = 0; n < N; ++n)
-#pragma unroll
-                    for (u32 k = 0; k < VECTOR; ++k) v[n][k] = powers[n][k];
-            }
+            const auto add = [](f32 a, f32 b) { return a + b; };
+            const f32 sum = part.combine(fold_tree(sums, add), add);
             const f32 total = sum == 0.0f ? 1.0f : sum;  // a row of -infinity
             const f32 less = log ? logf(total) : 0.0f, scale = log ? 1.0f : 1.0f / total;
 #pragma unroll
@@ -65,18 +63,18 @@ struct SoftmaxHandler {
                 for (u32 k = 0; k < VECTOR; ++k) v[n][k] = (v[n][k] - less) * scale;
         });
     }
-    static DEV void by_rows(const Rows& rows, bool log, u32 tile, const Block& block) {
-        switch (rows.each) {
-            case 1: by_row<1>(rows, log, tile, block); break;
-            case 2: by_row<2>(rows, log, tile, block); break;
-            default: by_row<4>(rows, log, tile, block);
+    static DEV void by_rows(const SoftmaxArgs& args, u32 each, u32 tile, const Block& block) {
+        switch (each) {
+            case 1: by_row<1>(args, tile, block); break;
+            case 2: by_row<2>(args, tile, block); break;
+            default: by_row<4>(args, tile, block);
         }
     }
 
     static DEV_CALL void run(const SoftmaxArgs& args, u32 tile, const Block& block) {
         if (last_axis(args)) {
             const Rows rows(args.out(), args.x());
-            if (rows.each) return by_rows(rows, args.sub() == SOFTMAX_LOG, tile, block);
+            if (rows.each) return by_rows(args, rows.each, tile, block);
         }
         const Tensor& x = args.x();
         const Tensor& out = args.out();

@@ -10,6 +10,8 @@ from dla.emulator.compare import compare
 from dla.emulator.device.machine import DeviceMachine
 from dla.isa.dtypes import BY_TEXT, FLOATS
 from dla.isa.program import Program
+from dla.tests.emulator.device import cpu_machine
+from dla.tests.emulator.device.cpu_machine import CpuSession
 from dla.tests.emulator.device.test_large import inputs
 
 POINTWISE = """
@@ -64,45 +66,75 @@ main:
 """
 
 
-def check(program: Program) -> None:
+SESSIONS = {
+    "gpu": lambda program: DeviceMachine().load(program),
+    "portable": lambda program: CpuSession(program, hopper=False, seed=1),
+    "hopper": lambda program: CpuSession(program, hopper=True, seed=1),
+}
+
+
+def sizes(gpu: list[tuple[int, int]], cpu: list[tuple[int, int]]) -> pytest.MarkDecorator:
+    """Parameters `machine`, `rows`, `columns`: sizes on the GPU, and those that the kernel on the CPU is fast enough for."""
+    no_compiler = pytest.mark.skipif(
+        cpu_machine.COMPILER is None, reason="no g++, which compiles the kernel for the CPU"
+    )
+    cases = [pytest.param("gpu", *size, marks=pytest.mark.gpu) for size in gpu]
+    cases += [pytest.param(name, *size, marks=no_compiler) for name in ("portable", "hopper") for size in cpu]
+    return pytest.mark.parametrize(("machine", "rows", "columns"), cases)
+
+
+def check(program: Program, machine: str) -> None:
     """Every output lies within the bound that follows from the rows; a second run gives the same bits."""
     given = inputs(program)
-    session = DeviceMachine().load(program)
+    session = SESSIONS[machine](program)
     result = session.run(given)
     assert [c for c in compare(program, given, result) if not c.ok] == []
     again = session.run(given)
     assert all(result[n].tobytes() == again[n].tobytes() for n in result.outputs)
 
 
-@pytest.mark.gpu
 @pytest.mark.parametrize("dtype", [d.text for d in FLOATS])
-@pytest.mark.parametrize(("rows", "columns"), [(1, 8), (1, 2049), (3, 17), (129, 768), (700, 520), (2112, 264)])
-def test_pointwise_rows(rows, columns, dtype):
-    """One unit, a rest behind the last unit, rows that are no whole units, and more than one turn of every thread."""
-    check(assemble(POINTWISE.format(rows=rows, columns=columns).replace(": T[", f": {BY_TEXT[dtype].text}[")))
-
-
-@pytest.mark.gpu
-@pytest.mark.parametrize("dtype", [d.text for d in FLOATS])
-@pytest.mark.parametrize(
-    ("rows", "columns"),
-    [(1, 8), (5, 256), (1100, 264), (133, 1024), (3, 1032), (140, 2056), (2, 4104), (2, 8192), (2, 8200), (2, 8191)],
+@sizes(
+    gpu=[(1, 8), (1, 2049), (3, 17), (129, 768), (700, 520), (2112, 264)],
+    cpu=[(1, 8), (1, 2049), (3, 17), (16, 384), (65, 520)],
 )
-def test_rows_held_in_registers(rows, columns, dtype):
+def test_pointwise_rows(machine, rows, columns, dtype):
+    """One unit, a rest behind the last unit, rows that are no whole units, and more than one turn of every thread."""
+    check(assemble(POINTWISE.format(rows=rows, columns=columns).replace(": T[", f": {BY_TEXT[dtype].text}[")), machine)
+
+
+@pytest.mark.parametrize("dtype", [d.text for d in FLOATS])
+@sizes(
+    gpu=[
+        (1, 8),
+        (5, 256),
+        (1100, 264),
+        (133, 1024),
+        (3, 1032),
+        (140, 2056),
+        (2, 4104),
+        (2, 8192),
+        (2, 8200),
+        (2, 8191),
+    ],
+    cpu=[(1, 8), (5, 256), (133, 264), (3, 1032), (5, 2056), (2, 4104), (4, 8192), (2, 8200), (2, 8191)],
+)
+def test_rows_held_in_registers(machine, rows, columns, dtype):
     """A warp or all workers to a row, one to four vectors to a thread; rows that are too long or ragged for that."""
-    check(assemble(LINES.format(rows=rows, columns=columns).replace(": T[", f": {BY_TEXT[dtype].text}[")))
+    check(assemble(LINES.format(rows=rows, columns=columns).replace(": T[", f": {BY_TEXT[dtype].text}[")), machine)
 
 
-@pytest.mark.gpu
 @pytest.mark.parametrize("dtype", ["i8", "f16", "f32", "i64"])
-@pytest.mark.parametrize(("rows", "columns"), [(1, 16), (16, 16), (48, 80), (400, 144), (15, 32), (7, 17)])
-def test_moves(rows, columns, dtype):
+@sizes(
+    gpu=[(1, 16), (16, 16), (48, 80), (400, 144), (15, 32), (7, 17)],
+    cpu=[(1, 16), (16, 16), (48, 80), (15, 32), (7, 17)],
+)
+def test_moves(machine, rows, columns, dtype):
     """Squares turned in registers, at the edges of patches and planes; units of 16 bytes; and what fits neither."""
     program = assemble(MOVES.format(rows=rows, columns=columns, first=columns - 16, dtype=dtype))
     rng = np.random.default_rng(1)
-    given = {"x": rng.integers(-100, 100, (3, rows, 2, columns)).astype(BY_TEXT[dtype].numpy)}
-    result = DeviceMachine().load(program).run(given)
-    x = given["x"]
+    x = rng.integers(-100, 100, (3, rows, 2, columns)).astype(BY_TEXT[dtype].numpy)
+    result = SESSIONS[machine](program).run({"x": x})
     assert np.array_equal(result["turned"], x.transpose(0, 3, 2, 1))
     assert np.array_equal(result["heads"], x.transpose(0, 2, 1, 3))
     assert np.array_equal(result["part"], x[..., columns - 16 :])
