@@ -58,12 +58,19 @@ def constants_and_views() -> str:
     return "\n".join(["#pragma once", '#include "config.cuh"', *_constants(), *_opcode_table(), _BITS, ""])
 
 
-_SCRATCH_FOR = """
+_OPTIONAL = """
 // What a handler says of this instruction, or of all.
 template <class Handler, class Args> DEV auto scratch_for(const Args& args, int) -> decltype(Handler::scratch(args)) {
     return Handler::scratch(args);
 }
-template <class Handler, class Args> DEV u32 scratch_for(const Args&, long) { return Handler::SCRATCH; }"""
+template <class Handler, class Args> DEV u32 scratch_for(const Args&, long) { return Handler::SCRATCH; }
+// Handlers that choose between ways keep what they measured in the detail of the work.
+template <class Handler, class Args>
+DEV auto prepare_for(const Args& args, Work& w, int)
+    -> decltype(Handler::prepare(args, reinterpret_cast<typename Handler::Kept&>(w.detail))) {
+    Handler::prepare(args, reinterpret_cast<typename Handler::Kept&>(w.detail));
+}
+template <class Handler, class Args> DEV void prepare_for(const Args&, Work&, long) {}"""
 
 
 def handlers(only: Collection[str] | None = None) -> str:
@@ -81,8 +88,9 @@ def handlers(only: Collection[str] | None = None) -> str:
         lines.extend([f"        default: {otherwise}", "    }", "}"])
 
     dispatch("DEV_CALL u32 tiles_of(const Work& w)", "return ?Handler::tiles(?Args::of(w));", "return 0;")
-    lines.append(_SCRATCH_FOR)
+    lines.append(_OPTIONAL)
     dispatch("DEV u32 scratch_of(const Work& w)", "return scratch_for<?Handler>(?Args::of(w), 0);", "return 0;")
+    dispatch("DEV_CALL void prepare_of(Work& w)", "prepare_for<?Handler>(?Args::of(w), w, 0); break;", "break;")
     run = "?Handler::run(?Args::of(w), tile, block); break;"
     dispatch("DEV_CALL void run_tile(const Work& w, u32 tile, Block block)", run, "break;")
     return "\n".join([*lines, ""])

@@ -41,6 +41,7 @@ CONSTANTS: dict[str, tuple[int, str]] = {
     "PATH_STREAM": (PATH_STREAM, "products of few rows, at the speed of memory"),
     "PATH_CONV": (PATH_CONV, "convolutions by wgmma"),
     "PATH_FLASH": (PATH_FLASH, "attention by wgmma"),
+    "PATH_DETAIL": (PATH_DETAIL, "numbers that a path keeps of an instruction"),
     "IMAGES_AHEAD": (IMAGES_AHEAD, "instructions asked for by the controller, the present one included"),
     "CONTROLLER_ONLY": (CONTROLLER_ONLY, "flag of instructions that the controller executes itself"),
     "TENSOR_MAP_BYTES": (TENSOR_MAP_BYTES, "CUtensorMap"),
@@ -123,7 +124,7 @@ IMAGE_HEADER = Struct(
         ("granules", "<u4", 1, "u32", "of scratch memory in the ring, filled in by dla_prepare with the tiles"),
         ("scalar_count", "<u4", 1, "u32", "scalar operands; CONTROLLER_ONLY is added where the workers have no part"),
         ("wait_counter", "<u2", MAX_WAITS, "u16", "counters waited for"),
-        ("detail", "<u4", PATH_DETAIL, "u32", "the path's own"),
+        ("detail", "<u4", PATH_DETAIL, "u32", "the path's own; of PATH_GENERIC what its handler prepared"),
     ),
 )
 PRODUCT_SCHEDULE = Struct(

@@ -6,11 +6,17 @@
 
 struct ActHandler {
     static constexpr u32 SCRATCH = VECTOR_SCRATCH_BYTES<1>;
-    static DEV u32 scratch(const ActArgs& args) { return vector_scratch(merged(args)); }
-    static DEV Merged<2> merged(const ActArgs& args) { return Merged<2>(VECTOR, MAX_RANK, args.out(), args.x()); }
+    using Kept = Merged<2>;
+    static DEV void prepare(const ActArgs& args, Kept& all) {
+        all.way = take_vectors(all, args.work, MAX_RANK) ? WAY_VECTORS : 0;
+    }
+    static DEV u32 scratch(const ActArgs& args) {
+        const Kept& all = Kept::of(args.work);
+        return all.way ? vector_scratch(all) : 0;
+    }
     static DEV u32 tiles(const ActArgs& args) {
-        const Merged<2> all = merged(args);
-        return takes_vectors(all) ? all.tiles() : elementwise_tiles(args.out().elements());
+        const Kept& all = Kept::of(args.work);
+        return all.way ? all.tiles() : elementwise_tiles(args.out().elements());
     }
 
     static DEV_CALL void run(const ActArgs& args, u32 tile, const Block& block) {
@@ -18,9 +24,8 @@ struct ActHandler {
         const Tensor& x = args.x();
         const u32 kind = args.sub();
         const f32 alpha = args.alpha();
-        const Merged<2> all = merged(args);
         const auto function = [&](f32 (&v)[1][VECTOR]) { activate_all(kind, v[0], alpha); };
-        if (takes_vectors(all)) return map_vectors(all, tile, block, function);
+        if (Kept::of(args.work).way) return map_vectors<2>(args.work, tile, block, function);
         const bool floats = is_float(x.dtype);
         for_each_element(block, tile, out.elements(), [&](i64 i) {
             const i64 to = out.offset_of(i), from = x.offset_of(i);

@@ -71,6 +71,7 @@ struct Controller {
     DEV void issue(Work& w) {
         gather_waits(w);
         const bool counted = w.tiles != 0;  // else they depend on registers
+        if (!counted) prepare_path(w, lane);
         const u32 tiles = counted ? w.tiles - 1 : tiles_of_path(w);
         const u32 blocks = tiles < gridDim.x ? tiles : gridDim.x;
         const u32 first_tile = blockIdx.x - w.first_block + (blockIdx.x >= w.first_block ? 0 : gridDim.x);

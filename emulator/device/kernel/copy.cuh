@@ -8,12 +8,13 @@ constexpr u32 MOVES_IN_FLIGHT = 2 * IN_FLIGHT;  // units that a thread has on th
 
 // Moves 16 bytes at a time between tensors of one type whose neighbours are the same: a block's share. What a thread moves
 // is on its way to shared memory long before it is stored.
-template <u32 USED> DEV void move_units(const Merged<2>& all, u32 tile, const Block& block) {
+template <u32 USED> DEV void move_units(const Work& w, u32 tile, const Block& block) {
     constexpr u32 DEPTH = MOVES_IN_FLIGHT, STAGES = DEPTH * LAYER;
+    const Streams<2> all(w);
     const u32 step = all.tiles() * WORKER_THREADS, first = tile * WORKER_THREADS + block.thread(), count = all.count();
-    const auto by = all.place<USED>(step);
-    auto here = all.place<USED>(first), there = here;
-    char* const mine = block.scratch() + block.thread() * VECTOR_BYTES;
+    const bool direct = all.few();  // there is nothing to fetch ahead
+    auto here = all.place<USED>(first), there = here, by = here;
+    char* mine = nullptr;
     u32 ahead = first;
     const auto fetch = [&](u32 stage) {
         if (ahead < all.units) {
@@ -24,65 +25,76 @@ template <u32 USED> DEV void move_units(const Merged<2>& all, u32 tile, const Bl
         ahead += step;
         all.move<USED>(there, by);
     };
+    if (!direct) {
+        by = all.place<USED>(step);
+        mine = block.scratch() + block.thread() * VECTOR_BYTES;
 #pragma unroll 1
-    for (u32 stage = 0; stage < STAGES; stage += LAYER) fetch(stage);
+        for (u32 stage = 0; stage < STAGES; stage += LAYER) fetch(stage);
+    }
     u32 stage = 0;
 #pragma unroll 1
     for (u32 unit = first; unit < count; unit += step) {
-        copy_async_wait<DEPTH - 1>();
+        if (!direct) copy_async_wait<DEPTH - 1>();
         if (unit < all.units) {
+            const char* from = direct ? all.at<USED>(1, here) : mine + stage;
             char* p = all.at<USED>(0, here);
-            if (all.holds(0, p, VECTOR_BYTES)) *reinterpret_cast<uint4*>(p) = *reinterpret_cast<const uint4*>(mine + stage);
+            if ((!direct || all.holds(1, from, VECTOR_BYTES)) && all.holds(0, p, VECTOR_BYTES))
+                *reinterpret_cast<uint4*>(p) = *reinterpret_cast<const uint4*>(from);
         } else {
             const u32 single = unit - all.units;
-            move_element(*all.tensors[0], all.single(0, single), *all.tensors[1], all.single(1, single));
+            move_element(all.tensors[0], all.single(0, single), all.tensors[1], all.single(1, single));
         }
+        if (direct) return;
         all.move<USED>(here, by);
         fetch(stage);
         stage = stage + LAYER < STAGES ? stage + LAYER : 0;
     }
-    copy_async_wait<0>();
+    if (!direct) copy_async_wait<0>();
 }
+
+constexpr u32 WAY_UNITS = 2, WAY_PLANES = 3;  // besides WAY_VECTORS, which converts
 
 struct CopyHandler {
     static constexpr u32 SCRATCH = SCRATCH_BYTES;
-    static DEV u32 scratch(const CopyArgs& args) {
+    using Kept = Merged<2>;
+    static DEV void prepare(const CopyArgs& args, Kept& all) {
         const Tensor& out = args.out();
-        const Tensor& x = args.x();
-        if (out.dtype != x.dtype) return vector_scratch(Merged<2>(VECTOR, MAX_RANK, out, x));
-        const Merged<2> units(VECTOR_BYTES / out.item_bytes, MAX_RANK, out, x);
-        if (moves(units)) return units.few() ? LAYER : MOVES_IN_FLIGHT * LAYER;
-        const Planes planes(out, x);
-        return planes.fits ? planes.scratch() : 0;
+        if (out.dtype != args.x().dtype) {
+            all.way = take_vectors(all, args.work, MAX_RANK) ? WAY_VECTORS : 0;
+        } else if (all.measure(args.work, VECTOR_BYTES / out.item_bytes, MAX_RANK) && moves(all)) {
+            all.way = WAY_UNITS;
+        } else {
+            all.way = reinterpret_cast<Planes&>(all).measure(out, args.x()) ? WAY_PLANES : 0;
+        }
+    }
+    static DEV u32 scratch(const CopyArgs& args) {
+        const Kept& all = Kept::of(args.work);
+        switch (all.way) {
+            case WAY_VECTORS: return vector_scratch(all);
+            case WAY_UNITS: return all.few() ? 0 : MOVES_IN_FLIGHT * LAYER;
+            case WAY_PLANES: return Planes::of(args.work).scratch(args.out().item_bytes);
+            default: return 0;
+        }
     }
     static DEV u32 tiles(const CopyArgs& args) {
-        const Tensor& out = args.out();
-        const Tensor& x = args.x();
-        if (out.dtype == x.dtype) {
-            const Merged<2> units(VECTOR_BYTES / out.item_bytes, MAX_RANK, out, x);
-            if (moves(units)) return units.tiles();
-            const Planes planes(out, x);
-            if (planes.fits) return planes.tiles();
-        } else {
-            const Merged<2> vectors(VECTOR, MAX_RANK, out, x);
-            if (takes_vectors(vectors)) return vectors.tiles();
+        const Kept& all = Kept::of(args.work);
+        switch (all.way) {
+            case WAY_VECTORS:
+            case WAY_UNITS: return all.tiles();
+            case WAY_PLANES: return Planes::of(args.work).tiles();
+            default: return elementwise_tiles(args.out().elements());
         }
-        return elementwise_tiles(out.elements());
     }
 
     static DEV_CALL void run(const CopyArgs& args, u32 tile, const Block& block) {
+        switch (Kept::of(args.work).way) {
+            case WAY_VECTORS: return map_vectors<2>(args.work, tile, block, [](f32 (&)[1][VECTOR]) {});
+            case WAY_UNITS: return move(args, tile, block);
+            case WAY_PLANES: return turn(args, tile, block);
+            default: break;
+        }
         const Tensor& out = args.out();
         const Tensor& x = args.x();
-        if (out.dtype == x.dtype) {
-            const Merged<2> units(VECTOR_BYTES / out.item_bytes, MAX_RANK, out, x);
-            if (moves(units) && units.rows() == 1) return move_units<1>(units, tile, block);
-            if (moves(units)) return move_units<Merged<2>::AXES>(units, tile, block);
-            const Planes planes(out, x);
-            if (planes.fits) return turn(planes, tile, block);
-        } else {
-            const Merged<2> vectors(VECTOR, MAX_RANK, out, x);
-            if (takes_vectors(vectors)) return map_vectors(vectors, tile, block, [](f32 (&)[1][VECTOR]) {});
-        }
         const bool same = out.dtype == x.dtype;
         const bool through_f32 = is_float(x.dtype);
         for_each_element(block, tile, out.elements(), [&](i64 i) {
@@ -94,14 +106,18 @@ struct CopyHandler {
     }
 
   private:
-    static DEV bool moves(const Merged<2>& units) { return units.fits && (units.neighbours(1) || (units.units == 0 && units.singles == 1)); }
+    static DEV bool moves(const Kept& units) { return units.neighbours(1) || (units.units == 0 && units.singles == 1); }
 
-    static DEV void turn(const Planes& planes, u32 tile, const Block& block) {
-        switch (planes.out.item_bytes) {
-            case 1: turn_planes<1>(planes, tile, block); break;
-            case 2: turn_planes<2>(planes, tile, block); break;
-            case 4: turn_planes<4>(planes, tile, block); break;
-            default: turn_planes<8>(planes, tile, block);
+    static DEV void move(const CopyArgs& args, u32 tile, const Block& block) {
+        if (Kept::of(args.work).rows() == 1) move_units<1>(args.work, tile, block);
+        else move_units<Kept::AXES>(args.work, tile, block);
+    }
+    static DEV void turn(const CopyArgs& args, u32 tile, const Block& block) {
+        switch (args.out().item_bytes) {
+            case 1: turn_planes<1>(args.work, tile, block); break;
+            case 2: turn_planes<2>(args.work, tile, block); break;
+            case 4: turn_planes<4>(args.work, tile, block); break;
+            default: turn_planes<8>(args.work, tile, block);
         }
     }
 };

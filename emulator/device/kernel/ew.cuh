@@ -81,11 +81,17 @@ DEV bool is_comparison(u32 sub) {
 
 struct EwHandler {
     static constexpr u32 SCRATCH = VECTOR_SCRATCH_BYTES<2>;
-    static DEV u32 scratch(const EwArgs& args) { return vector_scratch(merged(args)); }
-    static DEV Merged<3> merged(const EwArgs& args) { return Merged<3>(VECTOR, MAX_RANK, args.out(), args.a(), args.b()); }
+    using Kept = Merged<3>;
+    static DEV void prepare(const EwArgs& args, Kept& all) {
+        all.way = take_vectors(all, args.work, MAX_RANK) ? WAY_VECTORS : 0;
+    }
+    static DEV u32 scratch(const EwArgs& args) {
+        const Kept& all = Kept::of(args.work);
+        return all.way ? vector_scratch(all) : 0;
+    }
     static DEV u32 tiles(const EwArgs& args) {
-        const Merged<3> all = merged(args);
-        return takes_vectors(all) ? all.tiles() : elementwise_tiles(args.out().elements());
+        const Kept& all = Kept::of(args.work);
+        return all.way ? all.tiles() : elementwise_tiles(args.out().elements());
     }
 
     template <class F> static DEV void pairwise(f32 (&v)[2][VECTOR], F f) {
@@ -93,8 +99,9 @@ struct EwHandler {
         for (u32 k = 0; k < VECTOR; ++k) v[0][k] = f(v[0][k], v[1][k]);
     }
     // The function is chosen once for eight elements; those that take long are a call.
-    static DEV void by_vectors(const Merged<3>& all, u32 sub, u32 tile, const Block& block) {
-        map_vectors(all, tile, block, [&](f32 (&v)[2][VECTOR]) {
+    static DEV void by_vectors(const EwArgs& args, u32 tile, const Block& block) {
+        const u32 sub = args.sub();
+        map_vectors<3>(args.work, tile, block, [&](f32 (&v)[2][VECTOR]) {
             switch (sub) {
                 case EW_ADD: pairwise(v, [](f32 p, f32 q) { return p + q; }); break;
                 case EW_SUB: pairwise(v, [](f32 p, f32 q) { return p - q; }); break;
@@ -108,8 +115,7 @@ struct EwHandler {
     }
 
     static DEV_CALL void run(const EwArgs& args, u32 tile, const Block& block) {
-        const Merged<3> all = merged(args);
-        if (takes_vectors(all)) return by_vectors(all, args.sub(), tile, block);
+        if (Kept::of(args.work).way) return by_vectors(args, tile, block);
         const Tensor& out = args.out();
         const Tensor& a = args.a();
         const Tensor& b = args.b();

@@ -66,8 +66,8 @@ extern "C" __global__ void __launch_bounds__(BLOCK_THREADS, 1) dla_machine(const
     leave(launch, shared);
 }
 
-// Runs once when a program is loaded, one warp in each of as many blocks as the machine has: writes the number of tiles of
-// each instruction that no register takes part in to its image.
+// Runs once when a program is loaded, one warp in each of as many blocks as the machine has: chooses the way
+// of each instruction that no register takes part in, counts its tiles, and writes both to its image.
 extern "C" __global__ void __launch_bounds__(WARP, 1) dla_prepare(const __grid_constant__ Launch launch) {
     Shared& shared = shared_state();
     const u32 lane = threadIdx.x;
@@ -79,9 +79,11 @@ extern "C" __global__ void __launch_bounds__(WARP, 1) dla_prepare(const __grid_c
         Work& w = shared.works[0];
         decode(shared.scalars, shared.images, fetcher.at, w, at, lane);
         if (w.dynamic) continue;
+        prepare_path(w, lane);
         const u32 tiles = tiles_of_path(w);
         auto* image = reinterpret_cast<ImageHeader*>(launch.images + static_cast<u64>(launch.image_places[2 * at]) * PIECE_BYTES);
         const u32 granules = scratch_granules(w);
+        if (lane < PATH_DETAIL) image->detail[lane] = w.detail[lane];
         if (lane == 0) {
             image->tiles = tiles + 1;
             image->granules = granules;

@@ -12,10 +12,16 @@ constexpr u32 LAYER = WORKER_THREADS * VECTOR_BYTES;
 // Tiles of an instruction whose blocks each take every so many of `chunks`: no more than one for each block.
 DEV u32 shared_tiles(i64 chunks) { return static_cast<u32>(chunks < gridDim.x ? chunks : gridDim.x); }
 
-// N tensors of the same dims; the first is the output. Axes that follow one another in every tensor count as one. Then at
-// most AXES are left, axis 0 being the row: along it, elements are neighbours, or (of an operand that is broadcast) all one.
-// What a loop over units needs is copied here, so that it stays in registers.
-template <u32 N> struct Merged {
+// The detail of a work whose handler chooses between ways: the last word is the way; 0 is the one that always does.
+template <class Kept> DEV const Kept& kept(const Work& w) {
+    static_assert(sizeof(Kept) == sizeof(w.detail), "the handler's own words, and the way");
+    return reinterpret_cast<const Kept&>(w.detail);
+}
+
+// N tensors of the same dims, the first N operands; the first is the output. Axes that follow one another in every tensor
+// count as one. Then at most AXES are left, axis 0 being the row: along it, elements are neighbours, or (of an operand that
+// is broadcast) all one. Measured before the tiles are counted, and kept in the detail of the work.
+template <u32 N> struct __align__(16) Merged {
     static constexpr u32 AXES = 4;
 
     // Where a unit lies: its index along each axis; along axis 0, in units.
@@ -23,51 +29,56 @@ template <u32 N> struct Merged {
         u32 index[AXES];
     };
 
-    const Tensor* tensors[N];
-    char* data[N];
-    u32 dtype[N];
-    i32 bytes[N][AXES];  // from one unit, row, ... to the next
-    u32 size[AXES];      // in units, rows, ...
-    u32 width;           // elements of a unit
-    u32 units;           // whole ones
-    u32 singles;         // elements behind the last whole unit, if there is but one row
-    bool fits;           // all this is so, units are aligned, and steps are below 2 GiB
+    u32 size[AXES];          // in units, rows, ...
+    u32 units;               // whole ones
+    i32 bytes[3][AXES - 1];  // of each tensor, from one row, plane, ... to the next; steps are below 2 GiB
+    u8 width;                // elements of a unit
+    u8 singles;              // elements behind the last whole unit, if there is but one row
+    u8 dense;                // a bit for each tensor: its units are neighbouring elements, not one element
+    u8 spare;
+    u32 way;
 
-    // `row_axes`: how many axes at the end may make the row; MAX_RANK for all.
-    template <class... T> DEV explicit Merged(u32 unit, u32 row_axes, const T&... given) : tensors{&given...}, width(unit) {
-        static_assert(sizeof...(T) == N, "one place for each tensor");
-        i32 axis = tensors[0]->rank - 1;
-        fits = true;
-        const i64 length = take(0, axis, axis + 1 - static_cast<i32>(row_axes));
+    DEV static const Merged& of(const Work& w) { return kept<Merged>(w); }
+
+    // Measures the operands of `w` in units of so many elements. `row_axes`: how many axes at the end may make the row;
+    // MAX_RANK for all. Whether all this is so, and units are aligned.
+    DEV_CALL bool measure(const Work& w, u32 unit, u32 row_axes) {
+        const Tensor* const tensors = w.operands;
+        i32 axis = tensors[0].rank - 1;
+        i64 strides[N];
+        const i64 length = take(tensors, axis, axis + 1 - static_cast<i32>(row_axes), strides);
+        bool fits = true;
+        dense = 0;
+#pragma unroll
+        for (u32 k = 0; k < N; ++k) {
+            if (strides[k] != 0) dense |= 1u << k;
+            const bool vectors = strides[k] == tensors[k].item_bytes && aligned_for_vectors(tensors[k]);
+            fits &= length == 1 || vectors || (k > 0 && strides[k] == 0);
+        }
         i64 rows = 1;
 #pragma unroll
         for (u32 a = 1; a < AXES; ++a) {
-            const i64 taken = take(a, axis, 0);
+            const i64 taken = take(tensors, axis, 0, strides);
             size[a] = static_cast<u32>(taken);
             rows *= taken;
-        }
-        size[0] = static_cast<u32>(length / width);
-        units = static_cast<u32>(length / width * rows);
-        singles = rows == 1 ? static_cast<u32>(length % width) : 0;
-        fits &= axis < 0 && length / width * rows < 1ll << 30 && rows < 1ll << 30 && (rows == 1 || length % width == 0);
 #pragma unroll
-        for (u32 k = 0; k < N; ++k) {
-            const Tensor& t = *tensors[k];
-            const bool vectors = bytes[k][0] == t.item_bytes;
-            bool aligned = aligned_for_vectors(t);
-#pragma unroll
-            for (u32 a = 1; a < AXES; ++a) aligned &= bytes[k][a] % static_cast<i32>(VECTOR_BYTES) == 0;
-            fits &= length == 1 || (vectors && aligned) || (k > 0 && bytes[k][0] == 0);
-            data[k] = t.data;
-            dtype[k] = t.dtype;
-            bytes[k][0] *= width;
+            for (u32 k = 0; k < N; ++k) {
+                bytes[k][a - 1] = static_cast<i32>(strides[k]);
+                fits &= bytes[k][a - 1] == strides[k] && (!(dense >> k & 1) || strides[k] % VECTOR_BYTES == 0);
+            }
         }
+        width = static_cast<u8>(unit);
+        size[0] = static_cast<u32>(length / unit);
+        units = static_cast<u32>(length / unit * rows);
+        singles = static_cast<u8>(rows == 1 ? length % unit : 0);
+        fits &= length / unit * rows < 1ll << 30 && rows < 1ll << 30;
+        return fits && axis < 0 && (rows == 1 || length % unit == 0);
     }
     DEV u32 count() const { return units + singles; }
     // No thread takes more than one unit.
     DEV bool few() const { return count() <= gridDim.x * WORKER_THREADS; }
     DEV u32 rows() const { return size[1] * size[2] * size[3]; }
-    DEV bool neighbours(u32 k) const { return bytes[k][0] != 0; }
+    DEV bool neighbours(u32 k) const { return dense >> k & 1; }
     DEV u32 tiles() const { return shared_tiles((count() + WORKER_THREADS - 1) / WORKER_THREADS); }
 
     // Where row `line` begins.
@@ -99,32 +110,25 @@ template <u32 N> struct Merged {
             p.index[a + 1] += by.index[a + 1] + carry;
         }
     }
-    template <u32 USED> DEV char* at(u32 k, const Place& p) const {
-        char* address = data[k];
-#pragma unroll
-        for (u32 a = 0; a < USED; ++a) address += static_cast<i64>(static_cast<i32>(p.index[a])) * bytes[k][a];
-        return address;
-    }
     // Offset, in elements, of the `single`-th element behind the last whole unit.
     DEV i64 single(u32 k, u32 single) const { return neighbours(k) ? static_cast<i64>(units) * width + single : 0; }
-    // Whether all of the unit at `p` is inside tensor `k`.
-    DEV bool holds(u32 k, const char* p, u32 unit_bytes) const {
-        return in_bounds(*tensors[k], p) && in_bounds(*tensors[k], p + unit_bytes - tensors[k]->item_bytes);
-    }
 
   private:
-    // Makes the axes from `axis` downwards to `bottom` that are one axis `a`, and gives its size; `axis` moves on.
-    DEV i64 take(u32 a, i32& axis, i32 bottom) {
-        i64 total = 1, strides[N] = {};
+    // Makes the axes from `axis` downwards to `bottom` that are one axis, and gives its size and its strides in bytes;
+    // `axis` moves on.
+    DEV static i64 take(const Tensor* tensors, i32& axis, i32 bottom, i64 (&strides)[N]) {
+        i64 total = 1;
         bool begun = false;
+#pragma unroll
+        for (u32 k = 0; k < N; ++k) strides[k] = 0;
 #pragma unroll 1
         for (; axis >= 0 && axis >= bottom; --axis) {
-            const i64 dim = tensors[0]->dims[axis];
+            const i64 dim = tensors[0].dims[axis];
             if (dim == 1) continue;
             bool joins = true;
 #pragma unroll
             for (u32 k = 0; k < N; ++k) {
-                const i64 stride = tensors[k]->strides[axis] * tensors[k]->item_bytes;
+                const i64 stride = tensors[k].strides[axis] * tensors[k].item_bytes;
                 if (begun) joins &= stride == strides[k] * total;
                 else strides[k] = stride;
             }
@@ -132,11 +136,35 @@ template <u32 N> struct Merged {
             total *= dim;
             begun = true;
         }
+        return total;
+    }
+};
+
+// The tensors of a work as they were measured: what a loop over units needs, copied here so that it stays in registers.
+template <u32 N> struct Streams : Merged<N> {
+    using Place = typename Merged<N>::Place;
+
+    const Tensor* tensors;
+    char* data[N];
+    u32 dtype[N];
+    u32 unit_bytes[N];  // 0 of one element
+
+    DEV explicit Streams(const Work& w) : Merged<N>(Merged<N>::of(w)), tensors(w.operands) {
 #pragma unroll
         for (u32 k = 0; k < N; ++k) {
-            bytes[k][a] = static_cast<i32>(strides[k]);
-            fits &= bytes[k][a] == strides[k];
+            data[k] = tensors[k].data;
+            dtype[k] = tensors[k].dtype;
+            unit_bytes[k] = this->neighbours(k) ? this->width * tensors[k].item_bytes : 0;
         }
-        return total;
+    }
+    template <u32 USED> DEV char* at(u32 k, const Place& p) const {
+        char* address = data[k] + static_cast<u64>(p.index[0]) * unit_bytes[k];
+#pragma unroll
+        for (u32 a = 1; a < USED; ++a) address += static_cast<i64>(static_cast<i32>(p.index[a])) * this->bytes[k][a - 1];
+        return address;
+    }
+    // Whether so many bytes of tensor `k` from `p` on are inside it.
+    DEV bool holds(u32 k, const char* p, u32 length) const {
+        return in_bounds(tensors[k], p) && in_bounds(tensors[k], p + length - tensors[k].item_bytes);
     }
 };

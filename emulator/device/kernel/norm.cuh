@@ -71,8 +71,16 @@ template <u32 COUNT> struct ChannelPart {
 
 struct NormHandler {
     static constexpr u32 SCRATCH = ROWS_SCRATCH_BYTES;
+    using Kept = Merged<2>;
+    static DEV void prepare(const NormArgs& args, Kept& all) {
+        const ChannelVectors gain{args.gain(), args.has_gain()}, bias{args.bias(), args.has_bias()};
+        const bool by_line = args.sub() == NORM_LAYER || args.sub() == NORM_RMS;
+        if (by_line && gain.fits() && bias.fits()) Rows::measure(all, args.work);
+        else all.way = 0;
+    }
     static DEV u32 scratch(const NormArgs& args) {
-        return args.sub() == NORM_BATCH || args.sub() == NORM_GROUP ? STAGING_BYTES : Rows(args.out(), args.x()).scratch();
+        const Kept& all = Kept::of(args.work);
+        return all.way ? Rows::scratch(all) : STAGING_BYTES;
     }
     static constexpr u32 TERMS = 8;
 
@@ -84,10 +92,8 @@ struct NormHandler {
     static DEV u32 tiles(const NormArgs& args) {
         if (args.sub() == NORM_BATCH) return elementwise_tiles(args.out().elements());
         if (args.out().elements() == 0) return 0;
-        if (args.sub() != NORM_GROUP) {
-            const Rows rows(args.out(), args.x());
-            if (takes_rows(args, rows)) return rows.tiles();
-        }
+        const Kept& all = Kept::of(args.work);
+        if (all.way) return Rows::row_tiles(all);
         const NormGroups g = groups_of(args, args.x());
         return Teams::tiles_for(g.folds(), parts(g));
     }
@@ -161,14 +167,9 @@ struct NormHandler {
         from.rewrite(teams, to, [&](f32 v, i64 c) { return normalise(args, v, centre, scale, c); });
     }
 
-    static DEV bool takes_rows(const NormArgs& args, const Rows& rows) {
-        const ChannelVectors gain{args.gain(), args.has_gain()}, bias{args.bias(), args.has_bias()};
-        return rows.each && gain.fits() && bias.fits();
-    }
-
     // layer and rms, of rows in vectors.
     template <u32 N> static DEV_CALL void by_row(const NormArgs& args, u32 tile, const Block& block) {
-        const Rows rows(args.out(), args.x());  // anew: by reference it would be in local memory
+        const Rows rows(args.work);
         const ChannelVectors gain{args.gain(), args.has_gain()}, bias{args.bias(), args.has_bias()};
         const bool centred = args.sub() == NORM_LAYER;
         const f32 share = 1.0f / static_cast<f32>(rows.vectors * VECTOR), eps = args.eps();
@@ -204,19 +205,15 @@ struct NormHandler {
             }
         });
     }
-    static DEV void by_rows(const NormArgs& args, u32 each, u32 tile, const Block& block) {
-        switch (each) {
-            case 1: by_row<1>(args, tile, block); break;
-            case 2: by_row<2>(args, tile, block); break;
-            default: by_row<4>(args, tile, block);
-        }
-    }
-
     static DEV_CALL void run(const NormArgs& args, u32 tile, const Block& block) {
-        if (args.sub() == NORM_BATCH) return by_channel(args, tile, block);
-        if (args.sub() == NORM_GROUP) return by_group(args, tile, block);
-        const Rows rows(args.out(), args.x());
-        if (takes_rows(args, rows)) by_rows(args, rows.each, tile, block);
+        switch (Kept::of(args.work).way) {
+            case 1: return by_row<1>(args, tile, block);
+            case 2: return by_row<2>(args, tile, block);
+            case 4: return by_row<4>(args, tile, block);
+            default: break;
+        }
+        if (args.sub() == NORM_BATCH) by_channel(args, tile, block);
+        else if (args.sub() == NORM_GROUP) by_group(args, tile, block);
         else by_line(args, tile, block);
     }
 };

@@ -15,6 +15,12 @@ DEV u32 scratch_granules(const Work& w) {
     return bytes <= STAGING_BYTES ? 0 : (bytes + GRANULE_BYTES - 1) / GRANULE_BYTES;
 }
 
+// Lets the handler of `w` choose its way and keep what it measured for it; the tiles and the scratch memory depend on it.
+DEV void prepare_path(Work& w, u32 lane) {
+    if (lane == 0 && w.path == PATH_GENERIC) prepare_of(w);
+    __syncwarp();
+}
+
 DEV u32 tiles_of_path(const Work& w) {
     switch (w.path) {
 #ifdef HOPPER

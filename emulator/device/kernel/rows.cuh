@@ -7,32 +7,34 @@ constexpr u32 EXCHANGE_BYTES = 1024;
 constexpr u32 ROWS_SCRATCH_BYTES = EXCHANGE_BYTES + 3 * 4 * 2 * LAYER;
 static_assert(2 * WORKER_WARPS * sizeof(f32) <= EXCHANGE_BYTES, "both fit");
 
-// Rows along the last axis of x, and the rows of out that they become.
-struct Rows {
-    Merged<2> all;  // out, x
+// Rows along the last axis of x, and the rows of out that they become. The way of the work is the number of vectors that a
+// thread of a team holds: 1, 2 or 4; 0 where the rows are not for this.
+struct Rows : Streams<2> {
     u32 count;
-    u32 vectors;    // of a row
-    u32 each;       // that a thread of the team holds: 1, 2 or 4; 0 where the rows are not for this path
+    u32 vectors;  // of a row
     bool by_warp;
+    bool direct;  // no team takes more than one row: there is nothing to fetch ahead
 
     static constexpr u32 MOST = 4;  // vectors that a thread holds
 
-    DEV Rows(const Tensor& out, const Tensor& x) : all(VECTOR, 1, out, x), each(0) {
-        count = all.rows();
-        vectors = all.size[0];
-        if (!takes_vectors(all) || vectors == 0 || all.singles > 0 || !all.neighbours(0) || !all.neighbours(1)) return;
-        by_warp = vectors <= WARP * MOST;  // a warp needs nobody else
-        const u32 team = by_warp ? WARP : WORKER_THREADS;
-        if (vectors > team * MOST) return;
-        each = vectors <= team ? 1 : vectors <= 2 * team ? 2 : MOST;
+    DEV explicit Rows(const Work& w)
+        : Streams<2>(w), count(rows()), vectors(size[0]), by_warp(warps_take(*this)), direct(at_once(*this)) {}
+
+    DEV static void measure(Merged<2>& all, const Work& w) {
+        all.way = 0;
+        if (!take_vectors(all, w, 1) || all.size[0] == 0 || all.singles > 0) return;
+        if (!all.neighbours(0) || !all.neighbours(1)) return;
+        const u32 team = warps_take(all) ? WARP : WORKER_THREADS;
+        const u32 each = (all.size[0] + team - 1) / team;
+        all.way = each <= 2 ? each : each <= MOST ? MOST : 0;
     }
-    DEV u32 tiles() const { return shared_tiles(count); }
-    // Scratch memory; the second halves of f32 lie behind all others, so that less may do for one row.
-    DEV u32 scratch() const {
-        if (each == 0) return STAGING_BYTES;
-        const u32 one_row = EXCHANGE_BYTES + each * LAYER * (vector_bytes(all.dtype[1]) / VECTOR_BYTES);
-        return count <= gridDim.x ? one_row : ROWS_SCRATCH_BYTES;
+    // Where there is a block for each row, a short one is shared by the block's warps as well.
+    DEV static bool warps_take(const Merged<2>& all) {
+        return all.size[0] <= WARP || (all.size[0] <= WARP * MOST && all.rows() > gridDim.x);
     }
+    DEV static bool at_once(const Merged<2>& all) { return all.rows() <= gridDim.x * (warps_take(all) ? WORKER_WARPS : 1); }
+    DEV static u32 scratch(const Merged<2>& all) { return at_once(all) ? EXCHANGE_BYTES : ROWS_SCRATCH_BYTES; }
+    DEV static u32 row_tiles(const Merged<2>& all) { return shared_tiles(all.rows()); }
 };
 
 // Folds eight values, pair by pair: a chain of three steps.
@@ -89,46 +91,59 @@ template <u32 N> struct RowPart {
 
 // Calls f(v, part) for each row of the tile: f replaces the elements v by the results. Later rows are on their way to shared
 // memory meanwhile; out may be x.
-template <u32 N, class F> DEV void map_rows(const Rows& given, u32 tile, const Block& block, F f) {
-    const Rows rows = given;  // a copy, which registers can hold
-    constexpr u32 DEPTH = N <= 2 ? 4 : 3;
+template <u32 N, class F> DEV void map_rows(const Rows& rows, u32 tile, const Block& block, F f) {
+    constexpr u32 DEPTH = N <= 2 ? 4 : 3, AXES = Rows::AXES;
     constexpr u32 STAGE = N * 2 * LAYER, STAGES = DEPTH * STAGE;
     static_assert(EXCHANGE_BYTES + STAGES <= ROWS_SCRATCH_BYTES, "they fit in scratch");
     RowPart<N> part(rows, block);
-    const u32 first = rows.by_warp ? tile + block.warp() * rows.tiles() : tile;
-    const u32 step = rows.tiles() * (rows.by_warp ? WORKER_WARPS : 1);
+    const u32 tiles = Rows::row_tiles(rows);
+    const u32 first = rows.by_warp ? tile + block.warp() * tiles : tile;
+    const u32 step = tiles * (rows.by_warp ? WORKER_WARPS : 1);
     char* const mine = block.scratch() + EXCHANGE_BYTES + block.thread() * VECTOR_BYTES;
-    const Merged<2>& all = rows.all;
-    const u32 dtype = all.dtype[1], apart = vector_bytes(dtype) * part.team(), skipped = vector_bytes(dtype) * part.part;
+    const u32 dtype = rows.dtype[1], apart = vector_bytes(dtype) * part.team(), skipped = vector_bytes(dtype) * part.part;
+    const auto source = [&](u32 row) { return rows.template at<AXES>(1, rows.row(row)) + skipped; };
     const auto fetch = [&](u32 row, u32 stage) {
         if (row < rows.count) {
-            const char* p = all.template at<Merged<2>::AXES>(1, all.row(row)) + skipped;
+            const char* p = source(row);
 #pragma unroll
             for (u32 n = 0; n < N; ++n)
-                if (part.held(n) && all.holds(1, p + n * apart, vector_bytes(dtype)))
+                if (part.held(n) && rows.holds(1, p + n * apart, vector_bytes(dtype)))
                     fetch_vector(p + n * apart, dtype, mine + stage + n * LAYER, N * LAYER, false);
         }
         copy_async_commit();
     };
     u32 ahead = first;
+    if (!rows.direct) {
 #pragma unroll 1
-    for (u32 stage = 0; stage < STAGES; stage += STAGE, ahead += step) fetch(ahead, stage);
+        for (u32 stage = 0; stage < STAGES; stage += STAGE, ahead += step) fetch(ahead, stage);
+    }
     u32 stage = 0;
 #pragma unroll 1
     for (u32 row = first; row < rows.count; row += step, ahead += step) {
-        copy_async_wait<DEPTH - 1>();
-        f32 v[N][VECTOR] = {};
+        RawVector raw[N];
+        if (rows.direct) {
+            const char* p = source(row);
 #pragma unroll
-        for (u32 n = 0; n < N; ++n)
-            if (part.held(n)) fetched_vector(mine + stage + n * LAYER, N * LAYER, dtype, v[n]);
+            for (u32 n = 0; n < N; ++n)
+                raw[n] = part.held(n) ? RawVector::load_inside(rows.tensors[1], p + n * apart) : RawVector::none();
+        } else {
+            copy_async_wait<DEPTH - 1>();
+#pragma unroll
+            for (u32 n = 0; n < N; ++n)
+                raw[n] = part.held(n) ? fetched_vector(mine + stage + n * LAYER, N * LAYER, dtype) : RawVector::none();
+        }
+        f32 v[N][VECTOR];
+#pragma unroll
+        for (u32 n = 0; n < N; ++n) raw[n].unpack(dtype, v[n]);
         f(v, part);
-        const u32 to_bytes = vector_bytes(all.dtype[0]);
-        char* p = all.template at<Merged<2>::AXES>(0, all.row(row)) + to_bytes * part.part;
+        const u32 to_bytes = vector_bytes(rows.dtype[0]);
+        char* p = rows.template at<AXES>(0, rows.row(row)) + to_bytes * part.part;
 #pragma unroll
         for (u32 n = 0; n < N; ++n, p += to_bytes * part.team())
-            if (part.held(n) && all.holds(0, p, to_bytes)) RawVector::pack(all.dtype[0], v[n]).store(p, all.dtype[0]);
+            if (part.held(n) && rows.holds(0, p, to_bytes)) RawVector::pack(rows.dtype[0], v[n]).store(p, rows.dtype[0]);
+        if (rows.direct) return;
         fetch(ahead, stage);
         stage = stage + STAGE < STAGES ? stage + STAGE : 0;
     }
-    copy_async_wait<0>();
+    if (!rows.direct) copy_async_wait<0>();
 }

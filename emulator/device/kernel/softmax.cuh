@@ -7,8 +7,14 @@
 
 struct SoftmaxHandler {
     static constexpr u32 SCRATCH = ROWS_SCRATCH_BYTES;
+    using Kept = Merged<2>;
+    static DEV void prepare(const SoftmaxArgs& args, Kept& all) {
+        if (args.axis() + 1 == args.x().rank) Rows::measure(all, args.work);
+        else all.way = 0;
+    }
     static DEV u32 scratch(const SoftmaxArgs& args) {
-        return last_axis(args) ? Rows(args.out(), args.x()).scratch() : STAGING_BYTES;
+        const Kept& all = Kept::of(args.work);
+        return all.way ? Rows::scratch(all) : STAGING_BYTES;
     }
     static constexpr u32 TERMS = 8;
 
@@ -20,18 +26,15 @@ struct SoftmaxHandler {
     static DEV u32 parts(const SoftmaxArgs& args) {
         return Teams::parts_for(lines(args), args.x().dims[args.axis()], TERMS, neighbours(args));
     }
-    static DEV bool last_axis(const SoftmaxArgs& args) { return args.axis() + 1 == args.x().rank; }
 
     static DEV u32 tiles(const SoftmaxArgs& args) {
-        if (last_axis(args)) {
-            const Rows rows(args.out(), args.x());
-            if (rows.each) return rows.tiles();
-        }
+        const Kept& all = Kept::of(args.work);
+        if (all.way) return Rows::row_tiles(all);
         return Teams::tiles_for(lines(args), parts(args));
     }
 
     template <u32 N> static DEV_CALL void by_row(const SoftmaxArgs& args, u32 tile, const Block& block) {
-        const Rows rows(args.out(), args.x());  // anew: by reference it would be in local memory
+        const Rows rows(args.work);
         const bool log = args.sub() == SOFTMAX_LOG;
         map_rows<N>(rows, tile, block, [&](f32 (&v)[N][VECTOR], RowPart<N>& part) {
             const auto larger = [](f32 a, f32 b) { return maximum(a, b); };
@@ -63,18 +66,12 @@ struct SoftmaxHandler {
                 for (u32 k = 0; k < VECTOR; ++k) v[n][k] = (v[n][k] - less) * scale;
         });
     }
-    static DEV void by_rows(const SoftmaxArgs& args, u32 each, u32 tile, const Block& block) {
-        switch (each) {
-            case 1: by_row<1>(args, tile, block); break;
-            case 2: by_row<2>(args, tile, block); break;
-            default: by_row<4>(args, tile, block);
-        }
-    }
-
     static DEV_CALL void run(const SoftmaxArgs& args, u32 tile, const Block& block) {
-        if (last_axis(args)) {
-            const Rows rows(args.out(), args.x());
-            if (rows.each) return by_rows(args, rows.each, tile, block);
+        switch (Kept::of(args.work).way) {
+            case 1: return by_row<1>(args, tile, block);
+            case 2: return by_row<2>(args, tile, block);
+            case 4: return by_row<4>(args, tile, block);
+            default: break;
         }
         const Tensor& x = args.x();
         const Tensor& out = args.out();

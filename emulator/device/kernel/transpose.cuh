@@ -62,23 +62,25 @@ template <u32 BYTES> struct Square {
 
 // The move, seen as planes: along `across` the elements of out are neighbours, along `down` those of x; the other axes
 // count planes.
-struct Planes {
-    const Tensor& out;
-    const Tensor& x;
-    u32 side;            // of a square, in elements
-    u32 down, across;    // axes; equal where there are none
+struct __align__(16) Planes {
+    u32 down, across;    // axes
     u32 others;          // the other axes, a bit each
     u32 lines, columns;  // squares along `down` and along `across`
     u32 patches;         // of a plane: what a warp moves at a time, LINES x COLUMNS squares
     u32 count;           // of patches, in all planes
-    bool fits;
+    u32 spare[8];
+    u32 way;
 
     static constexpr u32 LINES = 4, COLUMNS = 8;  // out is written 8 x 16 = 128 bytes at a time, x read 64
 
-    DEV Planes(const Tensor& to, const Tensor& from) : out(to), x(from), side(VECTOR_BYTES / to.item_bytes) {
+    DEV static const Planes& of(const Work& w) { return kept<Planes>(w); }
+
+    // Measures the move of x to out, which are of one type; false where it is not of this kind.
+    DEV bool measure(const Tensor& out, const Tensor& x) {
+        const u32 side = VECTOR_BYTES / out.item_bytes;  // of a square, in elements
         down = across = out.rank;
         i64 planes = 1;
-        bool apart = aligned_for_vectors(out) && aligned_for_vectors(x) && out.dtype == x.dtype;
+        bool apart = aligned_for_vectors(out) && aligned_for_vectors(x);
 #pragma unroll 1
         for (u32 k = 0; k < out.rank; ++k) {
             if (out.dims[k] == 1) continue;
@@ -88,17 +90,15 @@ struct Planes {
             else apart &= x.strides[k] % side == 0;
             planes *= out.dims[k];
         }
-        fits = false;
-        lines = columns = patches = count = others = 0;
-        if (!apart || down == across || down == out.rank || across == out.rank || planes == 0) return;
-        if (out.dims[down] % side || out.dims[across] % side) return;
+        if (!apart || down == across || down == out.rank || across == out.rank || planes == 0) return false;
+        if (out.dims[down] % side || out.dims[across] % side) return false;
         others = ~(1u << down | 1u << across);
         lines = out.dims[down] / side;
         columns = out.dims[across] / side;
         planes /= static_cast<i64>(out.dims[down]) * out.dims[across];
         patches = ((lines + LINES - 1) / LINES) * ((columns + COLUMNS - 1) / COLUMNS);
-        fits = planes * patches < 1ll << 30;
         count = static_cast<u32>(planes) * patches;
+        return planes * patches < 1ll << 30;
     }
     // What a lane moves of a patch.
     struct Place {
@@ -126,26 +126,31 @@ struct Planes {
     }
     // Squares that a thread has on their way.
     DEV static constexpr u32 depth(u32 item_bytes) { return item_bytes == 1 ? 2 : item_bytes == 2 ? 3 : 2 * item_bytes; }
-    DEV u32 scratch() const { return side * LAYER * (count <= gridDim.x * WORKER_WARPS ? 1 : depth(out.item_bytes)); }
+    DEV u32 scratch(u32 item_bytes) const {
+        return LAYER * (VECTOR_BYTES / item_bytes) * (count <= gridDim.x * WORKER_WARPS ? 1 : depth(item_bytes));
+    }
     DEV u32 tiles() const { return shared_tiles((count + WORKER_WARPS - 1) / WORKER_WARPS); }
 };
 
 // A block's share of the planes. The lines of a thread's next squares are on their way to shared memory while it turns one.
-template <u32 BYTES> DEV void turn_planes(const Planes& p, u32 tile, const Block& block) {
+template <u32 BYTES> DEV void turn_planes(const Work& w, u32 tile, const Block& block) {
+    const Planes p = Planes::of(w);
+    const Tensor& out = w.operands[0];
+    const Tensor& x = w.operands[1];
     constexpr u32 SIDE = Square<BYTES>::SIDE;
     constexpr u32 DEPTH = Planes::depth(BYTES), STAGE = SIDE * LAYER, STAGES = DEPTH * STAGE;
     static_assert(STAGES <= SCRATCH_BYTES, "they fit in scratch");
     const u32 step = p.tiles() * WORKER_WARPS;
-    const i64 x_step = p.x.strides[p.across] * BYTES, out_step = p.out.strides[p.down] * BYTES;
+    const i64 x_step = x.strides[p.across] * BYTES, out_step = out.strides[p.down] * BYTES;
     char* const mine = block.scratch() + block.thread() * VECTOR_BYTES;
     const auto fetch = [&](u32 patch, u32 stage) {
         const Planes::Place place = p.place(patch, block.lane());
         if (place.inside) {
-            const char* from = p.x.data + p.plane_offset(p.x, place.plane) + place.column * SIDE * x_step;
+            const char* from = x.data + p.plane_offset(x, place.plane) + place.column * SIDE * x_step;
             from += place.line * VECTOR_BYTES;
 #pragma unroll
             for (u32 i = 0; i < SIDE; ++i, from += x_step)
-                if (in_bounds(p.x, from) && in_bounds(p.x, from + VECTOR_BYTES - BYTES))
+                if (in_bounds(x, from) && in_bounds(x, from + VECTOR_BYTES - BYTES))
                     copy_async_16(mine + stage + i * LAYER, from, VECTOR_BYTES);
         }
         copy_async_commit();
@@ -163,11 +168,11 @@ template <u32 BYTES> DEV void turn_planes(const Planes& p, u32 tile, const Block
 #pragma unroll
             for (u32 i = 0; i < SIDE; ++i) square.load(i, mine + stage + i * LAYER);
             square.turn();
-            char* to = p.out.data + p.plane_offset(p.out, place.plane) + place.line * SIDE * out_step;
+            char* to = out.data + p.plane_offset(out, place.plane) + place.line * SIDE * out_step;
             to += place.column * VECTOR_BYTES;
 #pragma unroll
             for (u32 i = 0; i < SIDE; ++i, to += out_step)
-                if (in_bounds(p.out, to) && in_bounds(p.out, to + VECTOR_BYTES - BYTES)) square.store(i, to);
+                if (in_bounds(out, to) && in_bounds(out, to + VECTOR_BYTES - BYTES)) square.store(i, to);
         }
         fetch(ahead, stage);
         stage = stage + STAGE < STAGES ? stage + STAGE : 0;
