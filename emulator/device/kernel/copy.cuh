@@ -36,10 +36,12 @@ template <u32 USED> DEV void move_units(const Work& w, u32 tile, const Block& bl
     for (u32 unit = first; unit < count; unit += step) {
         if (!direct) copy_async_wait<DEPTH - 1>();
         if (unit < all.units) {
-            const char* from = direct ? all.at<USED>(1, here) : mine + stage;
+            uint4 raw = make_uint4(0, 0, 0, 0);
+            const char* from = all.at<USED>(1, here);
+            if (!direct) raw = *reinterpret_cast<const uint4*>(mine + stage);
+            else if (all.holds(1, from, VECTOR_BYTES)) raw = *reinterpret_cast<const uint4*>(from);
             char* p = all.at<USED>(0, here);
-            if ((!direct || all.holds(1, from, VECTOR_BYTES)) && all.holds(0, p, VECTOR_BYTES))
-                *reinterpret_cast<uint4*>(p) = *reinterpret_cast<const uint4*>(from);
+            if (all.holds(0, p, VECTOR_BYTES)) *reinterpret_cast<uint4*>(p) = raw;
         } else {
             const u32 single = unit - all.units;
             move_element(all.tensors[0], all.single(0, single), all.tensors[1], all.single(1, single));

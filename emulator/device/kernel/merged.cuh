@@ -15,7 +15,7 @@ DEV u32 shared_tiles(i64 chunks) { return static_cast<u32>(chunks < gridDim.x ? 
 // The detail of a work whose handler chooses between ways: the last word is the way; 0 is the one that always does.
 template <class Kept> DEV const Kept& kept(const Work& w) {
     static_assert(sizeof(Kept) == sizeof(w.detail), "the handler's own words, and the way");
-    return reinterpret_cast<const Kept&>(w.detail);
+    return reinterpret_cast<const Kept&>(in_shared(w).detail);
 }
 
 // N tensors of the same dims, the first N operands; the first is the output. Axes that follow one another in every tensor
@@ -43,7 +43,7 @@ template <u32 N> struct __align__(16) Merged {
     // Measures the operands of `w` in units of so many elements. `row_axes`: how many axes at the end may make the row;
     // MAX_RANK for all. Whether all this is so, and units are aligned.
     DEV_CALL bool measure(const Work& w, u32 unit, u32 row_axes) {
-        const Tensor* const tensors = w.operands;
+        const Tensor* const tensors = in_shared(w).operands;
         i32 axis = tensors[0].rank - 1;
         i64 strides[N];
         const i64 length = take(tensors, axis, axis + 1 - static_cast<i32>(row_axes), strides);
@@ -149,10 +149,10 @@ template <u32 N> struct Streams : Merged<N> {
     u32 dtype[N];
     u32 unit_bytes[N];  // 0 of one element
 
-    DEV explicit Streams(const Work& w) : Merged<N>(Merged<N>::of(w)), tensors(w.operands) {
+    DEV explicit Streams(const Work& w) : Merged<N>(Merged<N>::of(w)), tensors(in_shared(w).operands) {
 #pragma unroll
         for (u32 k = 0; k < N; ++k) {
-            data[k] = tensors[k].data;
+            data[k] = in_global(tensors[k].data);
             dtype[k] = tensors[k].dtype;
             unit_bytes[k] = this->neighbours(k) ? this->width * tensors[k].item_bytes : 0;
         }

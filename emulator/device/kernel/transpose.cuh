@@ -135,8 +135,8 @@ struct __align__(16) Planes {
 // A block's share of the planes. The lines of a thread's next squares are on their way to shared memory while it turns one.
 template <u32 BYTES> DEV void turn_planes(const Work& w, u32 tile, const Block& block) {
     const Planes p = Planes::of(w);
-    const Tensor& out = w.operands[0];
-    const Tensor& x = w.operands[1];
+    const Tensor& out = in_shared(w).operands[0];
+    const Tensor& x = in_shared(w).operands[1];
     constexpr u32 SIDE = Square<BYTES>::SIDE;
     constexpr u32 DEPTH = Planes::depth(BYTES), STAGE = SIDE * LAYER, STAGES = DEPTH * STAGE;
     static_assert(STAGES <= SCRATCH_BYTES, "they fit in scratch");
@@ -168,7 +168,7 @@ template <u32 BYTES> DEV void turn_planes(const Work& w, u32 tile, const Block& 
 #pragma unroll
             for (u32 i = 0; i < SIDE; ++i) square.load(i, mine + stage + i * LAYER);
             square.turn();
-            char* to = out.data + p.plane_offset(out, place.plane) + place.line * SIDE * out_step;
+            char* to = in_global(out.data) + p.plane_offset(out, place.plane) + place.line * SIDE * out_step;
             to += place.column * VECTOR_BYTES;
 #pragma unroll
             for (u32 i = 0; i < SIDE; ++i, to += out_step)
