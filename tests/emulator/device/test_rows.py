@@ -66,6 +66,23 @@ main:
 """
 
 
+DYNAMIC = """
+.input x : f32[rows <= 600, 264]
+.output relu : f32[rows, 264]
+.output twice : f32[rows, 264]
+.output half : f16[rows, 264]
+.output turned : f32[264, rows]
+.output soft : f32[rows, 264]
+.output rms : f32[rows, 264]
+main:
+    ACT.relu relu, x
+    EW.add twice, x, x
+    COPY half, x
+    COPY turned, x.permute(1, 0)
+    SOFTMAX soft, x axis=-1
+    NORM.rms rms, x
+    HALT
+"""
 SESSIONS = {
     "gpu": lambda program: DeviceMachine().load(program),
     "portable": lambda program: CpuSession(program, hopper=False, seed=1),
@@ -130,3 +147,20 @@ def test_moves(machine, rows, columns, dtype):
     assert np.array_equal(result["part"], x[..., columns - 16 :])
     assert np.array_equal(result["plain"], x)
     assert np.array_equal(result["repeated"], np.broadcast_to(x, (5, *x.shape)))
+
+
+@sizes(gpu=[(600, 264)], cpu=[(600, 264)])
+def test_ways_are_chosen_anew_when_dims_change(machine, rows, columns):
+    """One program at its bound, at few rows, at a number that no vectors take, and at none."""
+    session = SESSIONS[machine](assemble(DYNAMIC))
+    rng = np.random.default_rng(1)
+    for present in (rows, 4, 37, 0, rows):
+        x = rng.standard_normal((present, columns)).astype(np.float32)
+        result = {name: array[:present] for name, array in session.run({"x": x}).outputs.items() if name != "turned"}
+        assert np.array_equal(result["relu"], np.maximum(x, 0))
+        assert np.array_equal(result["twice"], x + x)
+        assert np.array_equal(result["half"], x.astype(np.float16))
+        powers = np.exp(x - x.max(-1, keepdims=True, initial=-np.inf))
+        np.testing.assert_allclose(result["soft"], powers / powers.sum(-1, keepdims=True), rtol=1e-5)
+        np.testing.assert_allclose(result["rms"], x / np.sqrt((x * x).mean(-1, keepdims=True) + 1e-5), rtol=1e-4)
+        assert np.array_equal(session.run({"x": x}).outputs["turned"].reshape(columns, -1)[:, :present], x.T)
