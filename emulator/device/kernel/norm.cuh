@@ -45,7 +45,21 @@ struct NormShare {
 struct ChannelVectors {
     const Tensor& tensor;
     bool present;
+    const char* slot = nullptr;  // where a thread keeps those of its vectors, LAYER apart
 
+    // Keeps 16-bit channels, which are the same in every row, in shared memory from `place` on.
+    template <u32 N> DEV void keep(const RowPart<N>& part, char* place) {
+        if (!present || tensor.dtype == DTYPE_F32) return;
+        place += part.block.thread() * VECTOR_BYTES;
+#pragma unroll
+        for (u32 n = 0; n < N; ++n) *reinterpret_cast<uint4*>(place + n * LAYER) = load(part, n).low;
+        slot = place;
+    }
+    template <u32 N> DEV RawVector load(const RowPart<N>& part, u32 n) const {
+        if (slot) return {*reinterpret_cast<const uint4*>(slot + n * LAYER), make_uint4(0, 0, 0, 0)};
+        // Threads without such a vector read the last one, and then no branch is in the way.
+        return RawVector::load(tensor, static_cast<i64>(min(part.vector(n), part.rows.vectors - 1)) * VECTOR);
+    }
     // Whether it is absent, or vectors can be read.
     DEV bool fits() const {
         if (!present) return true;
@@ -53,24 +67,9 @@ struct ChannelVectors {
     }
 };
 
-// The channels of so many of a thread's vectors, on their way to registers.
-template <u32 COUNT> struct ChannelPart {
-    RawVector raw[COUNT];
-
-    // Those of the vectors from `first` on.
-    template <u32 N> DEV void load(const ChannelVectors& channels, const RowPart<N>& part, u32 first) {
-        if (!channels.present) return;
-#pragma unroll
-        for (u32 n = 0; n < COUNT; ++n) {  // threads without such a vector read the last one, and then no branch is in the way
-            const u32 vector = min(part.vector(first + n), part.rows.vectors - 1);
-            raw[n] = RawVector::load(channels.tensor, static_cast<i64>(vector) * VECTOR);
-        }
-    }
-    DEV void unpack(const ChannelVectors& channels, u32 n, f32 (&v)[VECTOR]) const { raw[n].unpack(channels.tensor.dtype, v); }
-};
-
 struct NormHandler {
-    static constexpr u32 SCRATCH = ROWS_SCRATCH_BYTES;
+    static constexpr u32 SCRATCH = ROWS_SCRATCH_BYTES + 2 * Rows::MOST * LAYER;
+    static_assert(SCRATCH <= SCRATCH_BYTES, "rows and channels fit");
     using Kept = Merged<2>;
     static DEV void prepare(const NormArgs& args, Kept& all) {
         const ChannelVectors gain{args.gain(), args.has_gain()}, bias{args.bias(), args.has_bias()};
@@ -80,7 +79,8 @@ struct NormHandler {
     }
     static DEV u32 scratch(const NormArgs& args) {
         const Kept& all = Kept::of(args.work);
-        return all.way ? Rows::scratch(all) : STAGING_BYTES;
+        if (!all.way) return STAGING_BYTES;
+        return Rows::at_once(all) ? 0 : ROWS_SCRATCH_BYTES + 2 * all.way * LAYER;
     }
     static constexpr u32 TERMS = 8;
 
@@ -170,48 +170,42 @@ struct NormHandler {
     // layer and rms, of rows in vectors.
     template <u32 N> static DEV_CALL void by_row(const NormArgs& args, u32 tile, const Block& block) {
         const Rows rows(args.work);
-        const ChannelVectors gain{args.gain(), args.has_gain()}, bias{args.bias(), args.has_bias()};
+        ChannelVectors gain{args.gain(), args.has_gain()}, bias{args.bias(), args.has_bias()};
+        if (!rows.direct) {
+            const RowPart<N> part(rows, block);
+            gain.keep(part, block.scratch() + ROWS_SCRATCH_BYTES);
+            bias.keep(part, block.scratch() + ROWS_SCRATCH_BYTES + N * LAYER);
+        }
         const bool centred = args.sub() == NORM_LAYER;
         const f32 share = 1.0f / static_cast<f32>(rows.vectors * VECTOR), eps = args.eps();
-        // Of long rows, gains would take the registers that rows need.
-        constexpr bool EARLY = N <= 2;
         map_rows<N>(rows, tile, block, [&](f32 (&v)[N][VECTOR], RowPart<N>& part) {
-            ChannelPart<EARLY ? N : 1> gains;
-            if (EARLY) gains.load(gain, part, 0);
             if (centred) {
                 const f32 centre = part.template sum<false>(v) * share;
 #pragma unroll
                 for (u32 n = 0; n < N; ++n)
+                    if (part.held(n))  // the others are 0, and stay so
 #pragma unroll
-                    for (u32 k = 0; k < VECTOR; ++k) v[n][k] = part.held(n) ? v[n][k] - centre : 0.0f;
+                        for (u32 k = 0; k < VECTOR; ++k) v[n][k] -= centre;
             }
             const f32 scale = rsqrtf(part.template sum<true>(v) * share + eps);
-            f32 channel[VECTOR];
 #pragma unroll
             for (u32 n = 0; n < N; ++n) {
-                if (!EARLY) gains.load(gain, part, n);
-                if (gain.present) gains.unpack(gain, EARLY ? n : 0, channel);
+                f32 channel[VECTOR];
+                if (gain.present) gain.load(part, n).unpack(gain.tensor.dtype, channel);
 #pragma unroll
                 for (u32 k = 0; k < VECTOR; ++k) v[n][k] = gain.present ? v[n][k] * scale * channel[k] : v[n][k] * scale;
-            }
-            if (!bias.present) return;
+                if (bias.present) bias.load(part, n).unpack(bias.tensor.dtype, channel);
 #pragma unroll
-            for (u32 n = 0; n < N; ++n) {
-                ChannelPart<1> biases;
-                biases.load(bias, part, n);
-                biases.unpack(bias, 0, channel);
-#pragma unroll
-                for (u32 k = 0; k < VECTOR; ++k) v[n][k] += channel[k];
+                for (u32 k = 0; k < VECTOR; ++k) v[n][k] = bias.present ? v[n][k] + channel[k] : v[n][k];
             }
         });
     }
+
     static DEV_CALL void run(const NormArgs& args, u32 tile, const Block& block) {
-        switch (Kept::of(args.work).way) {
-            case 1: return by_row<1>(args, tile, block);
-            case 2: return by_row<2>(args, tile, block);
-            case 4: return by_row<4>(args, tile, block);
-            default: break;
-        }
+        const u32 each = Kept::of(args.work).way;
+        if (each == 1) return by_row<1>(args, tile, block);
+        if (each == 2) return by_row<2>(args, tile, block);
+        if (each != 0) return by_row<Rows::MOST>(args, tile, block);
         if (args.sub() == NORM_BATCH) by_channel(args, tile, block);
         else if (args.sub() == NORM_GROUP) by_group(args, tile, block);
         else by_line(args, tile, block);

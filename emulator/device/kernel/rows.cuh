@@ -2,20 +2,22 @@
 #pragma once
 #include "vectors.cuh"
 
-// Scratch memory: two places for what warps exchange, then rows on their way.
-constexpr u32 EXCHANGE_BYTES = 1024;
-constexpr u32 ROWS_SCRATCH_BYTES = EXCHANGE_BYTES + 3 * 4 * 2 * LAYER;
-static_assert(2 * WORKER_WARPS * sizeof(f32) <= EXCHANGE_BYTES, "both fit");
+constexpr u32 ROWS_SCRATCH_BYTES = 3 * 4 * 2 * LAYER;  // rows on their way
+static_assert(2 * WORKER_WARPS * sizeof(f32) <= STAGING_BYTES, "two places for what warps exchange are in the staging");
 
 // Rows along the last axis of x, and the rows of out that they become. The way of the work is the number of vectors that a
-// thread of a team holds: 1, 2 or 4; 0 where the rows are not for this.
+// thread of a team holds: 1, 2 or MOST; 0 where the rows are not for this.
 struct Rows : Streams<2> {
     u32 count;
     u32 vectors;  // of a row
     bool by_warp;
     bool direct;  // no team takes more than one row: there is nothing to fetch ahead
 
+#ifdef HOPPER
     static constexpr u32 MOST = 4;  // vectors that a thread holds
+#else
+    static constexpr u32 MOST = 2;  // registers for more are missing
+#endif
 
     DEV explicit Rows(const Work& w)
         : Streams<2>(w), count(rows()), vectors(size[0]), by_warp(warps_take(*this)), direct(at_once(*this)) {}
@@ -33,7 +35,7 @@ struct Rows : Streams<2> {
         return all.size[0] <= WARP || (all.size[0] <= WARP * MOST && all.rows() > gridDim.x);
     }
     DEV static bool at_once(const Merged<2>& all) { return all.rows() <= gridDim.x * (warps_take(all) ? WORKER_WARPS : 1); }
-    DEV static u32 scratch(const Merged<2>& all) { return at_once(all) ? EXCHANGE_BYTES : ROWS_SCRATCH_BYTES; }
+    DEV static u32 scratch(const Merged<2>& all) { return at_once(all) ? 0 : ROWS_SCRATCH_BYTES; }
     DEV static u32 row_tiles(const Merged<2>& all) { return shared_tiles(all.rows()); }
 };
 
@@ -66,7 +68,7 @@ template <u32 N> struct RowPart {
         for (u32 step = WARP / 2; step > 0; step /= 2) value = fold(value, __shfl_xor_sync(0xffffffffu, value, step));
         if (rows.by_warp) return value;
         // Two places in turn: who writes to one again has passed the barrier of the other, so it has been read.
-        f32* shared = reinterpret_cast<f32*>(block.scratch()) + exchange * WORKER_WARPS;
+        f32* shared = reinterpret_cast<f32*>(shared_memory + STAGING_AT) + exchange * WORKER_WARPS;
         exchange ^= 1;
         if (block.lane() == 0) shared[block.warp()] = value;
         block.sync();
@@ -94,12 +96,12 @@ template <u32 N> struct RowPart {
 template <u32 N, class F> DEV void map_rows(const Rows& rows, u32 tile, const Block& block, F f) {
     constexpr u32 DEPTH = N <= 2 ? 4 : 3, AXES = Rows::AXES;
     constexpr u32 STAGE = N * 2 * LAYER, STAGES = DEPTH * STAGE;
-    static_assert(EXCHANGE_BYTES + STAGES <= ROWS_SCRATCH_BYTES, "they fit in scratch");
+    static_assert(STAGES <= ROWS_SCRATCH_BYTES, "they fit in scratch");
     RowPart<N> part(rows, block);
     const u32 tiles = Rows::row_tiles(rows);
     const u32 first = rows.by_warp ? tile + block.warp() * tiles : tile;
     const u32 step = tiles * (rows.by_warp ? WORKER_WARPS : 1);
-    char* const mine = block.scratch() + EXCHANGE_BYTES + block.thread() * VECTOR_BYTES;
+    char* const mine = block.scratch() + block.thread() * VECTOR_BYTES;
     const u32 dtype = rows.dtype[1], apart = vector_bytes(dtype) * part.team(), skipped = vector_bytes(dtype) * part.part;
     const auto source = [&](u32 row) { return rows.template at<AXES>(1, rows.row(row)) + skipped; };
     const auto fetch = [&](u32 row, u32 stage) {

@@ -67,12 +67,10 @@ struct SoftmaxHandler {
         });
     }
     static DEV_CALL void run(const SoftmaxArgs& args, u32 tile, const Block& block) {
-        switch (Kept::of(args.work).way) {
-            case 1: return by_row<1>(args, tile, block);
-            case 2: return by_row<2>(args, tile, block);
-            case 4: return by_row<4>(args, tile, block);
-            default: break;
-        }
+        const u32 each = Kept::of(args.work).way;
+        if (each == 1) return by_row<1>(args, tile, block);
+        if (each == 2) return by_row<2>(args, tile, block);
+        if (each != 0) return by_row<Rows::MOST>(args, tile, block);
         const Tensor& x = args.x();
         const Tensor& out = args.out();
         const u32 axis = args.axis(), others = ~(1u << axis);
