@@ -2,6 +2,7 @@
 #pragma once
 #include "numbers.cuh"
 
+constexpr f32 INVERSE_SQRT_2 = 0.70710678118654752f;
 constexpr f32 SQRT_2_OVER_PI = 0.79788456080286536f;
 constexpr f32 SELU_ALPHA = 1.67326319217681884765625f;
 constexpr f32 SELU_GAMMA = 1.05070102214813232421875f;
@@ -10,7 +11,7 @@ DEV f32 activation_identity(f32 x, f32) { return x; }
 DEV f32 activation_relu(f32 x, f32) { return x <= 0.0f ? 0.0f : x; }  // written so that NaN stays NaN
 DEV f32 activation_leaky_relu(f32 x, f32 alpha) { return x >= 0.0f ? x : alpha * x; }
 // Where exp(-x) overflows, its reciprocal is 0, and the result would be subnormal.
-DEV f32 activation_sigmoid(f32 x, f32) { return reciprocal_approx(1.0f + expf(-x)); }
+DEV f32 activation_sigmoid(f32 x, f32) { return fast_reciprocal(1.0f + expf(-x)); }
 DEV f32 activation_tanh(f32 x, f32) { return tanhf(x); }
 // x times the normal distribution function. That of -|x| is 2**q(|x|), with q the polynomial of degree 5 whose largest
 // error in the product is least (least squares over [0, 6.5], reweighted until even): 8.2e-7. q falls for all |x|.
@@ -20,16 +21,16 @@ DEV f32 activation_gelu(f32 x, f32) {
     q = fmaf(u, q, -5.214634910225868e-2f);
     q = fmaf(u, q, -4.5959606766700745e-1f);
     q = fmaf(u, q, -1.1510004997253418f);
-    const f32 below = exp2_approx(fmaf(u, q, -1.0f));
+    const f32 below = fast_exp2(fmaf(u, q, -1.0f));
     return x * (x > 0.0f ? 1.0f - below : below);
 }
 // (1 + tanh(y)) / 2 is 1 / (1 + exp(-2 y)).
 DEV f32 activation_gelu_tanh(f32 x, f32) {
     constexpr f32 FACTOR = -2.0f * SQRT_2_OVER_PI * LOG2_E;
     const f32 power = x * fmaf(x * x, 0.044715f * FACTOR, FACTOR);
-    return x * reciprocal_approx(1.0f + exp2_approx(power));
+    return x * fast_reciprocal(1.0f + fast_exp2(power));
 }
-DEV f32 activation_silu(f32 x, f32) { return x * reciprocal_approx(1.0f + exp2_approx(-LOG2_E * x)); }
+DEV f32 activation_silu(f32 x, f32) { return x * fast_reciprocal(1.0f + fast_exp2(-LOG2_E * x)); }
 DEV f32 activation_softplus(f32 x, f32) { return (x <= 0.0f ? 0.0f : x) + log1pf(expf(-fabsf(x))); }
 DEV f32 activation_mish(f32 x, f32) { return x * tanhf(activation_softplus(x, 0.0f)); }
 DEV f32 activation_elu(f32 x, f32 alpha) { return x >= 0.0f ? x : alpha * expm1f(x); }

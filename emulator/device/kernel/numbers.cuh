@@ -17,8 +17,6 @@ DEV bool in_bounds(const Tensor&, const char*) { return true; }
 
 DEV char* element(const Tensor& t, i64 offset) { return in_global(t.data + offset * t.item_bytes); }
 
-constexpr f32 LOG2_E = 1.44269504088896341f;
-
 DEV bool is_float(u32 dtype) { return dtype == DTYPE_F32 || dtype == DTYPE_F16 || dtype == DTYPE_BF16; }
 
 // Truncates toward zero, saturates, NaN becomes 0.

@@ -186,18 +186,6 @@ DEV void mma_tf32(f32 (&d)[4], const u32 (&a)[4], u32 b0, u32 b1) {
 }
 
 // ---- arithmetic ----
-// 2 to the power x: 2 ULP, results below 2**-126 are 0.
-DEV f32 exp2_approx(f32 x) {
-    f32 y;
-    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
-    return y;
-}
-// 1 / x: 1 ULP, results below 2**-126 are 0.
-DEV f32 reciprocal_approx(f32 x) {
-    f32 y;
-    asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
-    return y;
-}
 // The larger and the smaller; NaN where one of them is.
 DEV f32 max_nan(f32 a, f32 b) {
     f32 y;

@@ -52,7 +52,7 @@ struct SoftmaxHandler {
             for (u32 n = 0; n < N; ++n)
 #pragma unroll
                 for (u32 k = 0; k < VECTOR; ++k) {
-                    const f32 power = part.held(n) ? exp2_approx(LOG2_E * (v[n][k] - top)) : 0.0f;
+                    const f32 power = part.held(n) ? fast_exp2(LOG2_E * (v[n][k] - top)) : 0.0f;
                     sums[k] += power;
                     v[n][k] = log ? v[n][k] - top : power;
                 }

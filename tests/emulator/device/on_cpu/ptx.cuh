@@ -234,9 +234,7 @@ inline u16 bf16_from_f32(f32 f) { const u32 u = __float_as_uint(f); return isnan
 inline u32 pack_bf16(f32 l, f32 h) { return bf16_from_f32(l) | static_cast<u32>(bf16_from_f32(h)) << 16; }
 inline u32 pack_f16(f32 l, f32 h) { return f16_from_f32(l) | static_cast<u32>(f16_from_f32(h)) << 16; }
 inline f32 fast_exp2(f32 x) { return std::exp2(x); }
-inline f32 exp2_approx(f32 x) { return std::exp2(x); }
 inline f32 fast_reciprocal(f32 x) { return 1.0f / x; }
-inline f32 reciprocal_approx(f32 x) { return 1.0f / x; }
 inline f32 max_nan(f32 a, f32 b) { return isnan(a) || isnan(b) ? NAN : a > b ? a : b; }
 inline f32 min_nan(f32 a, f32 b) { return isnan(a) || isnan(b) ? NAN : a < b ? a : b; }
 template <class F> void mma_any(f32 (&d)[4], const u32 (&a)[4], u32 b0, u32 b1, F to) {
