@@ -72,7 +72,7 @@ def kernel(
     found = COMPILED.get((device, target, checked, only))
     if found:
         return found
-    told = threading.Timer(1.0, progress, [f"compiling the machine for {target}: half a minute, once per machine"])
+    told = threading.Timer(1.0, progress, [f"compiling the machine for {target}: a minute or two, once per machine"])
     options = (*source.options(checked=checked), f"-arch={target}")
     module = cupy.RawModule(code=source.source(only), backend="nvrtc", options=options)
     told.start()
