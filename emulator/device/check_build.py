@@ -17,8 +17,8 @@ from dla.emulator.device import source
 from dla.isa.errors import BackendError
 
 ARCHITECTURES = ("sm_80", "sm_90a")
-MAY_SPILL = 64
-"""Bytes that a function may keep in local memory: what NORM's rows take on sm_80, whose workers have 168 registers."""
+MAY_SPILL = 128
+"""Bytes that a function may keep in local memory: NORM's rows take 116, with the role loop's registers around them."""
 ROLES_MAY_SPILL = 256
 """The same for the kernel itself, into which the hot paths are inlined: numbers of a work or a tile, outside of the
 loops over the depth."""
