@@ -140,45 +140,18 @@ def inspect(program: str, memory: bool, plan: bool, model: ModelOptions, as_json
     Tensors, segments, instructions, and the work of a run at its largest dims. Branches are counted as if nothing
     were skipped, functions as if they were called once.
     """
-    from dla import report
-    from dla.isa.summary import summarise
+    from dla import report, report_memory, report_plan
     from dla.isa.verifier import verify
 
+    if memory and plan:
+        raise click.UsageError("--memory and --plan show different things: give one of them")
     found = source(program, model).program
     verify(found)
-    if memory:
-        _show_memory(found, as_json)
-        return
-    if plan:
-        _show_plan(found, as_json)
-        return
-    summary = summarise(found)
+    facts, parts = (report_memory if memory else report_plan if plan else report).view(found)
     if as_json:
-        print_json(report.program_facts(found, summary))
-        return
-    show(*report.program_tables(found, summary))
-
-
-def _show_memory(program: Program, as_json: bool) -> None:
-    from dla import report_memory
-    from dla.isa.lifetimes import usage
-
-    used = usage(program)
-    if as_json:
-        print_json(report_memory.memory_facts(program, used))
+        print_json(facts)
     else:
-        show(*report_memory.memory_parts(program, used))
-
-
-def _show_plan(program: Program, as_json: bool) -> None:
-    from dla import report_plan
-
-    blocks, hopper, target = 132, True, "an H200 (132 multiprocessors, Hopper's paths)"
-    made, steps = report_plan.planned(program, blocks, hopper=hopper)
-    if as_json:
-        print_json(report_plan.plan_facts(made, steps, target))
-    else:
-        show(*report_plan.plan_parts(program, made, steps, target))
+        show(*parts)
 
 
 @main.command()

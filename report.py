@@ -11,7 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from dla.isa.descriptor import Dynamic
-from dla.isa.summary import Summary
+from dla.isa.summary import Summary, summarise
 
 if TYPE_CHECKING:
     from dla.emulator.compare import OutputComparison
@@ -123,6 +123,12 @@ def shape_text(program: Program, dims: Iterable[int | Dynamic]) -> str:
         return f"{names.get(dim.register, f's{dim.register}')} <= {dim.bound}" if isinstance(dim, Dynamic) else str(dim)
 
     return "[" + ", ".join(one(d) for d in dims) + "]"
+
+
+def view(program: Program) -> tuple[dict[str, Any], list[Table | str]]:
+    """What a verified `program` contains, as facts and as text."""
+    summary = summarise(program)
+    return program_facts(program, summary), program_tables(program, summary)
 
 
 def program_facts(program: Program, summary: Summary) -> dict[str, Any]:

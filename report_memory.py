@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from rich.table import Table
 
-from dla.isa.lifetimes import Lifetime, Usage
+from dla.isa.lifetimes import Lifetime, Usage, usage
 from dla.report import quantity, table
 
 if TYPE_CHECKING:
@@ -19,6 +19,12 @@ _WIDEST = 4  # columns for one instruction of a short program
 _SHADES = " ░▒▓█"
 _BARS = " ▁▂▃▄▅▆▇█"
 _LARGEST = 12  # tensors in the table
+
+
+def view(program: Program) -> tuple[dict[str, Any], list[Table | str]]:
+    """Scratch memory of a verified `program`, as facts and as text."""
+    used = usage(program)
+    return memory_facts(program, used), memory_parts(program, used)
 
 
 def memory_facts(program: Program, usage: Usage) -> dict[str, Any]:

@@ -17,6 +17,17 @@ PATHS = ("generic", "gemm", "stream", "conv", "flash")
 """Names of the ways in which the machine executes tensor instructions, by layout.PATH_..."""
 
 
+H200 = 132
+"""Multiprocessors, and so blocks, of the GPU that plans are shown for."""
+
+
+def view(program: Program) -> tuple[dict[str, Any], list[Table | str]]:
+    """The plan of a verified `program` for an H200, as facts and as text. Raises InputError for dims from 2**31 on."""
+    made, steps = planned(program, H200, hopper=True)
+    target = f"an H200 ({H200} multiprocessors, Hopper's paths)"
+    return plan_facts(made, steps, target), plan_parts(program, made, steps, target)
+
+
 @dataclass(frozen=True)
 class Step:
     """What the plan says of one instruction."""

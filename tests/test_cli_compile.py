@@ -447,3 +447,10 @@ def test_the_plan_says_how_each_instruction_is_executed() -> None:
     assert [step["name"] for step in steps] == ["GEMM", "GEMM", "SOFTMAX.soft"]
     assert [step["waits_for"] for step in steps] == [[], [0], [1]]
     assert steps[0]["result"].startswith("f32[")
+
+
+def test_the_plan_and_the_memory_are_not_shown_at_once() -> None:
+    """Neither is left out in silence."""
+    result = dla("inspect", "model.onnx", *BOUND, "--plan", "--memory")
+    assert result.exit_code == 2
+    assert "give one of them" in result.output
