@@ -186,7 +186,7 @@ def test_without_cupy_the_message_says_what_to_install(monkeypatch: pytest.Monke
 
 def test_a_defect_is_reported_as_one(monkeypatch: pytest.MonkeyPatch) -> None:
     """An unexpected exception is exit code 70, with a traceback only where it was asked for."""
-    monkeypatch.setattr("dla.isa.summary.summarise", lambda program: 1 / 0)
+    monkeypatch.setattr("dla.report.summarise", lambda program: 1 / 0)
     result = dla("inspect", "double.dla")
     assert result.exit_code == 70
     assert result.stderr.startswith("internal error, please report: ZeroDivisionError: division by zero")
