@@ -25,7 +25,7 @@ from dla.emulator.device.layout import (
     TENSOR,
     WAIT_FOR_ALL,
 )
-from dla.emulator.device.paths import GENERIC, Context, Schedule, Target, schedule
+from dla.emulator.device.paths import GENERIC, Choices, Context, Schedule, Target, schedule
 from dla.emulator.device.paths.tensor_map import AnyMap
 from dla.isa import shapes
 from dla.isa.attributes import pack
@@ -69,14 +69,15 @@ class _Tables:
     probes: list[int] = field(default_factory=list)
 
 
-def build(program: Program, bases: Mapping[Segment, int], target: Target) -> Plan:
+def build(program: Program, bases: Mapping[Segment, int], target: Target, choices: Choices | None = None) -> Plan:
     """The plan of a verified `program` whose segments lie at device addresses `bases`.
 
+    Where a path has several ways to execute an instruction, and `choices` knows the quickest, that one is taken.
     Raises InputError for a tensor with a dim that the device machine cannot count (2**31 and more).
     """
     tables = _Tables()
     reach = Reach(program)
-    context = Context(target, bases, reach)
+    context = Context(target, bases, reach, choices)
     waits, wait_lists = _waits(program)
     slots = [_operand_slots(i, tables) if i.row.operands else () for i in program.instructions]
     operands = _operands(tables, reach, bases)

@@ -9,10 +9,11 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from dla.emulator.device.paths import conv, flash, gemm, stream
+from dla.emulator.device.paths.choices import Choices
 from dla.emulator.device.paths.types import GENERIC, Context, Schedule, Target
 from dla.isa.program import Instruction
 
-__all__ = ["GENERIC", "HOPPER_PATHS", "PORTABLE_PATHS", "Context", "Path", "Schedule", "Target", "schedule"]
+__all__ = ["GENERIC", "HOPPER_PATHS", "PORTABLE_PATHS", "Choices", "Context", "Path", "Schedule", "Target", "schedule"]
 
 Path = Callable[[Instruction, Context], Schedule | None]
 HOPPER_PATHS: tuple[Path, ...] = (stream.schedule, gemm.schedule, conv.schedule, flash.schedule)

@@ -123,8 +123,9 @@ def _assemble(
     tiles = gemm.TILES if fast else gemm.SCRATCH_TILES
     split = fast and context.workspace_bytes < gemm.MAX_WORKSPACE
     depth = shape.stages * gemm.DEPTH
-    choice = gemm.choose(shape.rows, shape.outputs, 1, context.target.blocks, depth, tiles=tiles, split=split)
-    tile = choice.tile
+    offers = gemm.offers(shape.rows, shape.outputs, 1, context.target.blocks, depth, tiles=tiles, split=split)
+    decision = context.decide(instruction, offers)
+    tile = decision.choice.tile
     plain = shape.is_pointwise and _is_dense(x)
     x_map = _pixel_map(context, x, shape, tile.rows) if plain else _window_map(context, x, shape, tile.rows)
     w_map = _kernel_map(context, w, shape, tile.columns, plain=plain)
@@ -135,7 +136,7 @@ def _assemble(
         layout.BIAS_EARLY: fast and epilogue.bias_is_early(instruction),
         layout.OUT_WHOLE: not out.is_dynamic,
     }
-    parts = gemm.Parts(choice, gemm.items(tile, shape.rows, shape.outputs, 1), shape.stages, fast)
+    parts = gemm.Parts(decision, gemm.items(tile, shape.rows, shape.outputs, 1), shape.stages, fast)
     path = PATH_GEMM if plain else PATH_CONV
     return gemm.product_schedule(context, path, parts, (x_map, w_map, out_map), flags)
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from dla.emulator.device import layout
 from dla.emulator.device.layout import PATH_GEMM, PRODUCT_SCHEDULE, WORKER_WARPS
 from dla.emulator.device.paths import epilogue
+from dla.emulator.device.paths.choices import Decision, Offer
 from dla.emulator.device.paths.epilogue import Operand, broadcast
 from dla.emulator.device.paths.tensor_map import ALIGNMENT, AnyMap, TensorMap, packed_axis
 from dla.emulator.device.paths.types import Context, Schedule
@@ -90,18 +91,19 @@ def clocks(
     return costs.start + waves * (stages * stage + finish)
 
 
-def choose(
+def offers(
     rows: int, columns: int, batches: int, blocks: int, depth: int, *, tiles: Sequence[Tile] = TILES, split: bool = True
-) -> Choice:
-    """The cheapest way; of equally cheap ones the first."""
+) -> tuple[Offer[Choice], ...]:
+    """All ways with what they cost, the cheapest first."""
     most = math.ceil(depth / DEPTH) // 2 if split else 1
-    candidates = [
+    choices = [
         Choice(tile, splits)
         for tile in tiles
         for splits in (1, 2, 3, 4, 6, layout.MAX_SPLITS)
         if splits == 1 or (splits <= most and items(tile, rows, columns, batches) * splits <= blocks)
     ]
-    return min(candidates, key=lambda choice: clocks(choice, rows, columns, batches, blocks, depth))
+    offered = [Offer(choice, clocks(choice, rows, columns, batches, blocks, depth)) for choice in choices]
+    return tuple(sorted(offered, key=lambda offer: offer.clocks))
 
 
 def items(tile: Tile, rows: int, columns: int, batches: int) -> int:
@@ -113,7 +115,7 @@ def items(tile: Tile, rows: int, columns: int, batches: int) -> int:
 class Parts:
     """How a product is cut, and how its batches are counted."""
 
-    choice: Choice
+    decision: Decision[Choice]
     tiles: int
     stages: int  # of the whole depth
     fast: bool  # the epilogue is done in registers
@@ -125,7 +127,7 @@ def product_schedule(
     context: Context, path: int, parts: Parts, maps: tuple[AnyMap, AnyMap, TensorMap | None], flags: Mapping[int, bool]
 ) -> Schedule:
     """The schedule of a product on `path` with the maps of a, b and, where results are stored through one, out."""
-    tile, splits = parts.choice.tile, parts.choice.splits
+    tile, splits = parts.decision.choice.tile, parts.decision.choice.splits
     a_map, b_map, out_map = maps
     sums = flags_at = 0
     if splits > 1:
@@ -152,6 +154,7 @@ def product_schedule(
     return Schedule(
         path, tuple(values[name] for name, *_ in PRODUCT_SCHEDULE.fields),
         f"wgmma, tiles of {tile.rows} x {tile.columns}{split}{'' if parts.fast else ', portable epilogue'}",
+        parts.decision,
     )  # fmt: skip
 
 
@@ -243,14 +246,17 @@ class _Scheduler:
         fast = epilogue.is_fast(self.instruction)
         tiles = TILES if fast else SCRATCH_TILES
         split = fast and self.context.workspace_bytes < MAX_WORKSPACE
-        choice = choose(rows, self.columns, batches, self.context.target.blocks, self.depth, tiles=tiles, split=split)
-        return self._assemble(choice, rows, batches, a_axis == -2, b_axis == -1, fast)
+        blocks = self.context.target.blocks
+        offered = offers(rows, self.columns, batches, blocks, self.depth, tiles=tiles, split=split)
+        return self._assemble(
+            self.context.decide(self.instruction, offered), rows, batches, a_axis == -2, b_axis == -1, fast
+        )
 
     def _assemble(
-        self, choice: Choice, rows: int, batches: int, a_across: bool, b_across: bool, fast: bool
+        self, decision: Decision[Choice], rows: int, batches: int, a_across: bool, b_across: bool, fast: bool
     ) -> Schedule:
         assert self.grouping is not None
-        tile, context = choice.tile, self.context
+        tile, context = decision.choice.tile, self.context
         a_map = self._map(self.a, rows, tile.rows, across=a_across)
         b_map = self._map(self.b, self.columns, tile.columns, across=b_across, of_b=True)
         out_map = self._out_map(rows) if fast else None
@@ -265,7 +271,7 @@ class _Scheduler:
         }
         tiles = items(tile, rows, self.columns, batches)
         stages = math.ceil(self.depth / DEPTH)
-        parts = Parts(choice, tiles, stages, fast, self._axes(), self._held())
+        parts = Parts(decision, tiles, stages, fast, self._axes(), self._held())
         return product_schedule(context, PATH_GEMM, parts, (a_map, b_map, out_map), flags)
 
     def _slots(self) -> list[range | None]:

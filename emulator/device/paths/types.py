@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from dla.emulator.device.layout import PATH_DETAIL, PATH_GENERIC
+from dla.emulator.device.paths.choices import C, Choices, Decision, Offer, decide, key_of
 from dla.emulator.device.paths.tensor_map import AnyMap
 from dla.isa.descriptor import Descriptor, Segment
+from dla.isa.program import Instruction
 from dla.isa.reach import Range, Reach
 
 
@@ -26,6 +29,7 @@ class Schedule:
     path: int
     detail: tuple[int, ...] = ()
     summary: str = ""  # for people: tile shape, splits
+    decision: Decision[Any] | None = None  # where there were several ways
 
     def __post_init__(self) -> None:
         if len(self.detail) > PATH_DETAIL:
@@ -42,6 +46,7 @@ class Context:
     target: Target
     bases: Mapping[Segment, int]
     reach: Reach
+    choices: Choices | None = None
     maps: dict[AnyMap, int] = field(default_factory=dict)
     workspace_bytes: int = 0
     rotation: int = 0  # where the next product of few rows begins to give blocks more than others
@@ -59,6 +64,10 @@ class Context:
     def is_constant(self, descriptor: Descriptor) -> bool:
         """Whether no instruction writes there, so that it may be read ahead of everything."""
         return descriptor.segment in (Segment.CONST, Segment.INPUT)
+
+    def decide(self, instruction: Instruction, offers: Sequence[Offer[C]]) -> Decision[C]:
+        """Which of `offers`, the cheapest first, is taken for `instruction`: the quickest, if it has been measured."""
+        return decide(key_of(instruction, len(offers), self.is_constant), offers, self.choices)
 
     def map_index(self, tensor_map: AnyMap) -> int:
         """Where the kernel finds `tensor_map` in its table; equal ones share a place."""

@@ -13,6 +13,7 @@ from dla.emulator.device import layout, plan
 from dla.emulator.device.layout import PATH_GEMM, PATH_GENERIC, PRODUCT_SCHEDULE
 from dla.emulator.device.machine import DeviceMachine
 from dla.emulator.device.paths import Schedule, Target, gemm
+from dla.emulator.device.paths.choices import Offer
 from dla.emulator.device.paths.gemm import Choice, Tile
 from dla.isa.descriptor import Segment
 from dla.isa.dtypes import DType
@@ -108,20 +109,20 @@ def test_rare_epilogues_go_through_scratch_memory():
 
 def test_large_products_get_large_tiles_and_are_not_split():
     """Where there are more tiles than blocks anyway."""
-    assert gemm.choose(4096, 4096, 1, 132, 4096) == Choice(Tile(128, 256), 1)
+    assert gemm.offers(4096, 4096, 1, 132, 4096)[0].choice == Choice(Tile(128, 256), 1)
 
 
 def test_splits_fit_the_machine_and_the_depth():
     """All parts of a tile run at the same time, and each has at least two stages."""
     for rows, columns, depth in [(49, 512, 4608), (128, 4096, 4096), (512, 512, 512), (64, 64, 64), (17, 8, 128)]:
-        choice = gemm.choose(rows, columns, 1, 132, depth)
+        choice = gemm.offers(rows, columns, 1, 132, depth)[0].choice
         tiles = -(-rows // choice.tile.rows) * -(-columns // choice.tile.columns)
         assert choice.splits == 1 or (tiles * choice.splits <= 132 and depth // 64 >= 2 * choice.splits)
 
 
 def test_few_deep_tiles_are_split():
     """Else most blocks would have nothing to do."""
-    assert gemm.choose(128, 128, 1, 132, 8192).splits > 1
+    assert gemm.offers(128, 128, 1, 132, 8192)[0].choice.splits > 1
 
 
 def test_stages_and_scratch_memory_fit_the_ring():
@@ -184,9 +185,9 @@ def test_every_tile_shape_stays_within_the_bound(monkeypatch, dtype, tile, split
     """Ragged shapes, transposed operands, batches and every kind of epilogue, for each tile shape and type."""
 
     def forced(*_shape, tiles=gemm.TILES, split=True):
-        return Choice(tile if tile in tiles else tiles[-1], splits if split else 1)
+        return (Offer(Choice(tile if tile in tiles else tiles[-1], splits if split else 1), 0.0),)
 
-    monkeypatch.setattr(gemm, "choose", forced)
+    monkeypatch.setattr(gemm, "offers", forced)
     made = program(dtype)
     session = CpuSession(made, hopper=True, seed=tile.columns + splits)
     assert {s.path for s in session.plan.schedules[:-1]} == {PATH_GEMM}

@@ -1,0 +1,90 @@
+"""Choices between ways to execute one instruction: what a path offers, what was measured, and what is taken.
+
+A path offers every way that it has, with what its cost model says of each. Where somebody has measured the instruction
+on this GPU (tune.py), the quickest that was found is taken, else the cheapest by the model. A way is a frozen dataclass
+of plain fields, by which it is found again in what was measured: one that is no longer offered is not taken.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, Generic, Protocol, TypeVar
+
+from dla.isa.descriptor import Descriptor, Dynamic
+from dla.isa.program import Instruction
+
+C = TypeVar("C")
+_LINE = 128
+"""Bytes: beyond this, how a view is aligned makes no difference."""
+
+
+@dataclass(frozen=True)
+class Offer(Generic[C]):
+    """A way to execute an instruction, and about how long it takes, in clocks of a multiprocessor."""
+
+    choice: C
+    clocks: float
+
+
+@dataclass(frozen=True)
+class Measured:
+    """The fields of the way that was quickest, and the seconds that it took."""
+
+    fields: Mapping[str, Any]
+    seconds: float
+
+
+class Choices(Protocol):
+    """What is known of instructions that were measured."""
+
+    def measured(self, key: str) -> Measured | None:
+        """The quickest way of the instruction that `key` describes; None where nobody measured it."""
+        ...
+
+
+@dataclass(frozen=True)
+class Decision(Generic[C]):
+    """How an instruction is executed, out of several ways; `seconds` is None where only the model speaks for it."""
+
+    key: str
+    offers: tuple[Offer[C], ...]  # the cheapest first
+    choice: C
+    seconds: float | None = None
+
+
+def decide(key: str, offers: Sequence[Offer[C]], choices: Choices | None) -> Decision[C]:
+    """The way that was measured to be quickest, if it is among `offers`; else the first of them, the cheapest."""
+    found = choices.measured(key) if choices else None
+    if found is not None:
+        for offer in offers:
+            if fields_of(offer.choice) == found.fields:
+                return Decision(key, tuple(offers), offer.choice, found.seconds)
+    return Decision(key, tuple(offers), offers[0].choice)
+
+
+def fields_of(choice: Any) -> dict[str, Any]:
+    """A way, a frozen dataclass, as JSON has it."""
+    fields: dict[str, Any] = json.loads(json.dumps(asdict(choice)))
+    return fields
+
+
+def key_of(instruction: Instruction, ways: int, is_constant: Callable[[Descriptor], bool]) -> str:
+    """All that the speed of `instruction` may depend on, in a line: of two with one key, the same way is the quickest.
+
+    That is: its name, how many `ways` there are, each operand's type, bounds, strides and alignment, whether a register
+    moves it or nothing writes it, and its attributes, but for the values of scalars.
+    """
+    parts = [f"{instruction.name} of {ways}"]
+    for spec, d in zip(instruction.row.operands, instruction.operands, strict=True):
+        if d is not None:
+            dims = ",".join(f"<={dim.bound}" if isinstance(dim, Dynamic) else str(dim) for dim in d.dims)
+            strides = ",".join(map(str, d.strides))
+            aligned = min(_LINE, d.offset & -d.offset or _LINE)
+            moved = "" if d.offset_register is None else f"+{d.offset_scale}"
+            constant = "!" if is_constant(d) else ""
+            parts.append(f"{spec.name}{constant}:{d.dtype.text}[{dims}]({strides})@{aligned}{moved}")
+    for name, value in sorted(instruction.attributes.items()):
+        parts.append(f"{name}={'?' if isinstance(value, float) else value}")
+    return " ".join(parts)
