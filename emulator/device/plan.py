@@ -27,6 +27,7 @@ from dla.emulator.device.layout import (
 )
 from dla.emulator.device.paths import GENERIC, Choices, Context, Schedule, Target, schedule
 from dla.emulator.device.paths.tensor_map import AnyMap
+from dla.emulator.device.placement import first_blocks
 from dla.isa import shapes
 from dla.isa.attributes import pack
 from dla.isa.descriptor import MAX_RANK, Descriptor, Dim, Dynamic, Segment, bound_of
@@ -39,6 +40,8 @@ from dla.isa.scalar_attributes import ScalarValue
 from dla.isa.table import Exec, Row
 
 _FOR_WORKERS = {row.opcode for row in worker_rows()}
+TILE_ELEMENTS = 2048
+"""Elements that a handler gives a block at a time, about: how many tiles it makes is known on the device alone."""
 _PIECE = 16
 """Bytes that the controller moves at once."""
 
@@ -78,11 +81,14 @@ def build(program: Program, bases: Mapping[Segment, int], target: Target, choice
     tables = _Tables()
     reach = Reach(program)
     context = Context(target, bases, reach, choices)
-    waits, wait_lists = _waits(program)
+    before = conflicts(program)
+    waits, wait_lists = _waits(program, before)
     slots = [_operand_slots(i, tables) if i.row.operands else () for i in program.instructions]
     operands = _operands(tables, reach, bases)
     schedules = tuple(schedule(i, context) if i.row.operands else GENERIC for i in program.instructions)
-    headers = _headers(program, tables, schedules, waits, wait_lists, target.blocks)
+    widths = [_width(*pair, target.blocks) for pair in zip(program.instructions, schedules, strict=True)]
+    waits[:, 3] = np.array(first_blocks(before, widths), np.int64) % target.blocks
+    headers = _headers(program, tables, schedules, waits, wait_lists)
     for header, entries in zip(headers, slots, strict=True):
         header["present"] = sum(1 << k for k, entry in enumerate(entries) if entry)
         header["dynamic"] = any(operands[entry]["dynamic"] for entry in entries)
@@ -102,13 +108,12 @@ def _headers(
     schedules: Sequence[Schedule],
     waits: Array,
     wait_lists: Array,
-    blocks: int,
 ) -> Array:
     """IMAGE_HEADER [instructions], but for what is known of the operands."""
     headers = np.zeros(len(program.instructions), IMAGE_HEADER.dtype)
     code = encode(program.instructions)
     headers["word"] = np.frombuffer(b"".join(code.words), np.uint32).reshape(-1, WORD_BYTES // 4)
-    headers["waits"], headers["signal"], headers["first_block"] = waits[:, 1], waits[:, 2], waits[:, 3] % blocks
+    headers["waits"], headers["signal"], headers["first_block"] = waits[:, 1], waits[:, 2], waits[:, 3]
     for index, instruction in enumerate(program.instructions):
         row, header = instruction.row, headers[index]
         for k, record in enumerate(row.records):
@@ -228,8 +233,18 @@ def _signals(row: Row) -> bool:
     return row.unit is Exec.TENSOR or bool(row.operands)
 
 
-def _waits(program: Program) -> tuple[Array, Array]:
-    """Counters to wait for and to signal.
+def _width(instruction: Instruction, schedule: Schedule, blocks: int) -> int | None:
+    """About how many blocks have a share in an instruction; None where it is not for workers."""
+    if instruction.row.opcode not in _FOR_WORKERS:
+        return None
+    if schedule.tiles:
+        return schedule.tiles
+    most = max((d.elements for d in instruction.operands if d is not None), default=0)
+    return min(blocks, max(1, math.ceil(most / TILE_ELEMENTS)))
+
+
+def _waits(program: Program, conflicting: Sequence[Sequence[int]]) -> tuple[Array, Array]:
+    """Counters to wait for and to signal; the last column is left open.
 
     Signalling instructions share COUNTERS counters round-robin; targets count every arrival that program order puts
     before the waiting instruction. A block that runs ahead must not arrive for a later instruction while another still
@@ -241,17 +256,13 @@ def _waits(program: Program) -> tuple[Array, Array]:
     for index, instruction in enumerate(program.instructions):
         if _signals(instruction.row):
             counter[index] = len(counter) % COUNTERS
-    block = 0
-    for index, before in enumerate(conflicts(program)):
+    for index, before in enumerate(conflicting):
         if index not in counter:
             continue
         shared = (counter[index],) if len(counter) > COUNTERS else ()
         needed = _counters(counter, before, shared)
         count = WAIT_FOR_ALL if needed is None else len(needed)
-        # Work that depends on nothing recent starts on other blocks than the work before it.
-        if not before or max(before) < index - 1:
-            block += 1
-        waits[index] = (len(lists), count, counter[index], block)
+        waits[index] = (len(lists), count, counter[index], 0)
         lists += needed or []
     return waits, np.array(lists or [0], np.uint32)
 

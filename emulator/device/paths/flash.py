@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 from dla.emulator.device.layout import FLASH_F16, FLASH_WIDE, PATH_FLASH, PATH_GENERIC
 from dla.emulator.device.paths.tensor_map import ALIGNMENT, MAX_STRIDE, TensorMap
 from dla.emulator.device.paths.types import Context, Schedule
@@ -39,7 +41,8 @@ def schedule(instruction: Instruction, context: Context) -> Schedule | None:
         return None
     flags = (FLASH_WIDE if columns > PANEL else 0) | (FLASH_F16 if q.dtype is DType.F16 else 0)
     detail = (*(context.map_index(m) for m in maps if m is not None), flags)
-    return Schedule(PATH_FLASH, detail, f"{TILE} queries x {TILE} keys")
+    samples, heads, queries, _ = q.bounds
+    return Schedule(PATH_FLASH, detail, f"{TILE} queries x {TILE} keys", samples * heads * math.ceil(queries / TILE))
 
 
 def few_queries(instruction: Instruction, context: Context) -> Schedule | None:

@@ -154,7 +154,7 @@ def product_schedule(
     return Schedule(
         path, tuple(values[name] for name, *_ in PRODUCT_SCHEDULE.fields),
         f"wgmma, tiles of {tile.rows} x {tile.columns}{split}{'' if parts.fast else ', portable epilogue'}",
-        parts.decision,
+        parts.tiles * splits, parts.decision,
     )  # fmt: skip
 
 

@@ -37,8 +37,8 @@ def schedule(instruction: Instruction, context: Context) -> Schedule | None:
     depth, columns = b.bounds[-2:]
     granules = GRANULES if depth * 2 > PANEL_DEPTH else GRANULES // 2
     tensor_map, pitch = _map(b, depth, columns, granules, context)
-    rotation = context.rotation
-    context.rotation = (rotation - math.ceil(columns / UNIT)) % context.target.blocks
+    rotation, units = context.rotation, math.ceil(columns / UNIT)
+    context.rotation = (rotation - units) % context.target.blocks
     values = {
         "map": context.map_index(tensor_map),
         "constant": context.is_constant(b),
@@ -51,7 +51,10 @@ def schedule(instruction: Instruction, context: Context) -> Schedule | None:
     }
     detail = [int(values[name]) for name, *_ in STREAM_SCHEDULE.fields if name != "base"]
     address = tensor_map.address
-    return Schedule(PATH_STREAM, (*detail, address & 0xFFFFFFFF, address >> 32), f"streamed in units of {UNIT} columns")
+    detail += [address & 0xFFFFFFFF, address >> 32]
+    # Beyond one for each block, units are shared out evenly, and `rotation` says where the next instruction begins.
+    tiles = min(units, context.target.blocks)
+    return Schedule(PATH_STREAM, tuple(detail), f"streamed in units of {UNIT} columns", tiles)
 
 
 def _has_packed_rows(a: Descriptor) -> bool:

@@ -29,6 +29,7 @@ class Schedule:
     path: int
     detail: tuple[int, ...] = ()
     summary: str = ""  # for people: tile shape, splits
+    tiles: int = 0  # at the bounds, for the placement of what comes next; 0 where it is for the device to say
     decision: Decision[Any] | None = None  # where there were several ways
 
     def __post_init__(self) -> None:

@@ -1,0 +1,98 @@
+"""Where instructions begin: independent ones side by side, chains of single tiles on one block."""
+
+from __future__ import annotations
+
+import pytest
+
+from dla.assembler import assemble
+from dla.emulator.device import plan
+from dla.emulator.device.paths import Target
+from dla.emulator.device.placement import first_blocks
+from dla.isa.descriptor import Segment
+
+BLOCKS = 132
+BASES = {segment: 2**30 * segment.value for segment in Segment}
+
+
+def spans(text: str) -> list[set[int]]:
+    """The blocks of each instruction but the last, as the plan has them."""
+    program = assemble(text)
+    made = plan.build(program, BASES, Target(BLOCKS, hopper=True))
+    pairs = zip(made.headers["first_block"][:-1], made.schedules[:-1], strict=True)
+    return [{(int(first) + k) % BLOCKS for k in range(max(1, schedule.tiles))} for first, schedule in pairs]
+
+
+QKV = """
+.input x : bf16[64, 512]
+.input g : bf16[512]
+.input w : bf16[3, 512, 512]
+.scratch n : bf16[64, 512]
+.output q : bf16[64, 512]
+.output k : bf16[64, 512]
+.output v : bf16[64, 512]
+main:
+    NORM.rms n, x, g
+    GEMM q, n, w[0]
+    GEMM k, n, w[1]
+    GEMM v, n, w[2]
+    HALT
+"""
+
+
+def test_products_that_do_not_depend_on_each_other_do_not_share_blocks():
+    """Each of q, k and v has some tiles; together they are fewer than there are blocks."""
+    _, q, k, v = spans(QKV)
+    assert 1 < len(q) <= BLOCKS // 3
+    assert not q & k | k & v | q & v
+
+
+def test_large_instructions_continue_where_the_one_before_left_blocks_idle():
+    """140 tiles are one more for 8 blocks than for the others; the next independent ones begin behind those."""
+    assert first_blocks([[], []], [140, 5]) == [0, 140]
+
+
+CHAIN = """
+.input x : f32[64]
+.scratch h : f32[64]
+.scratch g : f32[64]
+.scratch u : f32[64]
+.scratch t : f32[64]
+.output y : f32[64]
+main:
+    EW.add h, x, 1
+    EW.mul u, x, 2
+    EW.add g, h, 1
+    EW.mul t, u, 2
+    EW.add h, g, 1
+    EW.mul u, t, 2
+    EW.add y, h, u
+    HALT
+"""
+
+
+def test_chains_of_single_tiles_stay_on_their_block():
+    """Two branches, instruction by instruction in turns: one block each, and where they meet, one of the two."""
+    a, b, *rest, last = spans(CHAIN)
+    assert len(a) == len(b) == 1
+    assert a != b
+    assert rest == [a, b, a, b]
+    assert last in (a, b)
+
+
+def test_branches_one_after_the_other_have_their_blocks_too():
+    """The second branch waits for what the first one waits for, and has its own chain from there."""
+    before = [[], [0], [1], [0], [3], [0], [2, 4, 5]]
+    assert first_blocks(before, [1] * 7) == [0, 0, 0, 1, 1, 2, 2]
+
+
+@pytest.mark.parametrize(
+    ("before", "widths", "places"),
+    [
+        ([[], [0, 2], [1]], [1, 1, 1], [0, 0, 0]),  # a loop: what comes later in the program was not placed yet
+        ([[], [0], [0]], [1, None, 1], [0, 0, 0]),  # what the controller executes takes nobody's place
+        ([[0], [1]], [1, 1], [0, 1]),  # each waits for itself in a trip before
+    ],
+)
+def test_loops_and_control_take_no_places(before, widths, places):
+    """Only earlier instructions for workers are followed."""
+    assert first_blocks(before, widths) == places
