@@ -20,7 +20,9 @@ IMAGES_AHEAD = 3
 PATH_GENERIC, PATH_GEMM, PATH_STREAM, PATH_CONV, PATH_FLASH = range(5)
 TENSOR_MAP_BYTES = 128
 MAX_SPLITS, MAX_FINISHERS = 8, 4
-A_ACROSS, B_ACROSS, HALF_FLOATS, BATCHED, B_CONSTANT, BIAS_EARLY, OUT_MAPPED, OUT_WHOLE = (1 << i for i in range(8))
+A_ACROSS, B_ACROSS, HALF_FLOATS, BATCHED, B_CONSTANT, BIAS_EARLY, OUT_MAPPED, OUT_WHOLE, A_WHOLE, B_WHOLE = (
+    1 << i for i in range(10)
+)
 FLASH_WIDE, FLASH_F16 = 1, 2
 WAIT_FOR_ALL = 0xFFFFFFFF
 CONTROLLER_ONLY = 0x100
@@ -55,6 +57,8 @@ CONSTANTS: dict[str, tuple[int, str]] = {
     "BIAS_EARLY": (BIAS_EARLY, "bias: 16-bit, one row for all, pairs aligned"),
     "OUT_MAPPED": (OUT_MAPPED, "the copy engine can store the result"),
     "OUT_WHOLE": (OUT_WHOLE, "the result's dims are constants, so that its map ends where it does"),
+    "A_WHOLE": (A_WHOLE, "one box brings all of a's part of a stage: 64 of its inner dim are a dim of the map"),
+    "B_WHOLE": (B_WHOLE, "the same of b"),
     "FLASH_WIDE": (FLASH_WIDE, "flags of a FlashSchedule: more than 64 columns of q, k or v"),
     "FLASH_F16": (FLASH_F16, "f16, else bf16"),
     "WARP": (WARP, "threads of a warp"),
@@ -136,7 +140,8 @@ PRODUCT_SCHEDULE = Struct(
         ("flags", "<u4", 1, "u32", "A_ACROSS and so on"),
         ("tile_rows", "<u4", 1, "u32", "128, or 64: the warpgroups then stand side by side"),
         ("tile_columns", "<u4", 1, "u32", "of sums; of each warpgroup 64, 128 or 256"),
-        ("blocks", "<u4", 1, "u32", "stages that the whole depth takes"),
+        ("slices", "<u4", 1, "u32", "of 64 of the depth, in a stage"),
+        ("stages", "<u4", 1, "u32", "that the whole depth takes"),
         ("splits", "<u4", 1, "u32", "parts of the depth, of different blocks"),
         ("band", "<u4", 1, "u32", "rows of tiles that are done together"),
         ("axes", "<u4", 1, "u32", "4 bits each: first axes of the three groups of batches, and of the rows"),

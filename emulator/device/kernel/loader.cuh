@@ -49,7 +49,7 @@ struct Loader {
         }
         return true;
     }
-    // Claims `count` stages of one size, and lets start(address, full, i) start the copies to each; false if the run is over.
+    // Claims `count` stages of one size, and lets start(address, full) start the copies to each; false if the run is over.
     // Once the ring holds nothing else, each takes the place of the oldest one, and little has to be worked out.
     template <class Start> DEV bool fill(u32 count, u32 granules, u32 bytes, Start start) {
         const u32 lap = GRANULES / granules;
@@ -58,7 +58,7 @@ struct Loader {
         for (; i < count && (room != 0 || alike < lap || lap * granules != GRANULES); ++i) {
             Stage stage;
             if (!claim(stage, granules, bytes)) return false;
-            start(address(stage), full(stage), i);
+            start(address(stage), full(stage));
         }
 #pragma unroll 1
         for (; i < count; ++i) {
@@ -71,7 +71,7 @@ struct Loader {
             place = {place.sequence + 1, stage.granule + granules};
             shared.stage_way[stage.barrier()] = granules;
             mbarrier_arrive_expect(full(stage), bytes);
-            start(address(stage), full(stage), i);
+            start(address(stage), full(stage));
         }
         return true;
     }

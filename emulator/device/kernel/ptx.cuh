@@ -230,9 +230,9 @@ DEV u32 pack_f16(f32 low, f32 high) {
 #ifdef HOPPER
 // ---- Hopper: tensor maps ----
 // Copies one box of `map` to shared memory; `full` hears of its bytes. Coordinates are in elements, innermost first.
-DEV void tensor_load_2d(u32 shared, const void* map, u64* full, i32 c0, i32 c1) {
-    asm volatile("cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, {%3, %4}], [%2];"
-                 ::"r"(shared), "l"(map), "r"(shared_address(full)), "r"(c0), "r"(c1) : "memory");
+DEV void tensor_load_3d(u32 shared, const void* map, u64* full, i32 c0, i32 c1, i32 c2) {
+    asm volatile("cp.async.bulk.tensor.3d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, {%3, %4, %5}], [%2];"
+                 ::"r"(shared), "l"(map), "r"(shared_address(full)), "r"(c0), "r"(c1), "r"(c2) : "memory");
 }
 DEV void tensor_load_4d(u32 shared, const void* map, u64* full, i32 c0, i32 c1, i32 c2, i32 c3) {
     asm volatile("cp.async.bulk.tensor.4d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, {%3, %4, %5, %6}], [%2];"

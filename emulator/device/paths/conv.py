@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from dla.emulator.device import layout
 from dla.emulator.device.layout import PATH_CONV, PATH_GEMM
 from dla.emulator.device.paths import epilogue, gemm
-from dla.emulator.device.paths.tensor_map import ALIGNMENT, MAX_STRIDE, Im2colMap, TensorMap
+from dla.emulator.device.paths.tensor_map import ALIGNMENT, MAX_STRIDE, AnyMap, Im2colMap, TensorMap
 from dla.emulator.device.paths.types import Context, Schedule
 from dla.isa.descriptor import Descriptor
 from dla.isa.dtypes import DType
@@ -127,16 +127,27 @@ def _assemble(
     decision = context.decide(instruction, offers)
     tile = decision.choice.tile
     plain = shape.is_pointwise and _is_dense(x)
-    x_map = _pixel_map(context, x, shape, tile.rows) if plain else _window_map(context, x, shape, tile.rows)
-    w_map = _kernel_map(context, w, shape, tile.columns, plain=plain)
-    out_map = _pixel_map(context, out, shape, 8) if _is_stored_by_map(fast, out) else None
+    slices = gemm.slices_of(decision.choice, shape.stages) if plain else 1
+    whole = False
+    x_map: AnyMap
+    if plain:
+        dims = (shape.channels, shape.rows), (shape.channels, shape.outputs)
+        boxes = (tile.rows, slices), (tile.columns, slices)
+        x_map, whole = gemm.operand_map(x.dtype, context.address(x), dims[0], _pixel_step(x), boxes[0])
+        w_map, _ = gemm.operand_map(w.dtype, context.address(w), dims[1], _steps(w)[2], boxes[1])
+    else:
+        x_map, w_map = _window_map(context, x, shape, tile.rows), _kernel_map(context, w, shape, tile.columns)
+    out_map = _out_map(context, out, shape) if _is_stored_by_map(fast, out) else None
     flags = {
+        layout.A_WHOLE: whole,
+        layout.B_WHOLE: whole,
         layout.HALF_FLOATS: x.dtype is DType.F16,
         layout.B_CONSTANT: context.is_constant(w),
         layout.BIAS_EARLY: fast and epilogue.bias_is_early(instruction),
         layout.OUT_WHOLE: not out.is_dynamic,
     }
-    parts = gemm.Parts(decision, gemm.items(tile, shape.rows, shape.outputs, 1), shape.stages, fast)
+    stages = math.ceil(shape.stages / slices)
+    parts = gemm.Parts(decision, gemm.items(tile, shape.rows, shape.outputs, 1), stages, fast, slices)
     path = PATH_GEMM if plain else PATH_CONV
     return gemm.product_schedule(context, path, parts, (x_map, w_map, out_map), flags)
 
@@ -156,20 +167,21 @@ def _is_stored_by_map(fast: bool, out: Descriptor) -> bool:
     return fast and out.dtype.itemsize == 2 and _has_pixels(out) and _is_dense(out)
 
 
-def _pixel_map(context: Context, d: Descriptor, shape: Geometry, rows: int) -> TensorMap:
-    """Boxes of DEPTH channels of `rows` positions of a view whose pixels lie at one distance."""
+def _pixel_step(d: Descriptor) -> int:
+    """Bytes between the pixels of a view that has them at one distance."""
     pixels = [*zip(d.strides[:-1], d.bounds[:-1], strict=True)]
-    step = next((stride * d.dtype.itemsize for stride, dim in reversed(pixels) if dim != 1), ALIGNMENT)
-    return TensorMap(d.dtype, context.address(d), (d.bounds[-1], shape.rows), (step,), (gemm.DEPTH, rows))
+    return next((stride * d.dtype.itemsize for stride, dim in reversed(pixels) if dim != 1), ALIGNMENT)
 
 
-def _kernel_map(context: Context, w: Descriptor, shape: Geometry, columns: int, *, plain: bool) -> TensorMap:
-    """Boxes of DEPTH channels of one place of the kernels of `columns` outputs; `plain`: there is one place only."""
-    address, across, down, outer = context.address(w), *_steps(w)
-    if plain:
-        return TensorMap(w.dtype, address, (shape.channels, shape.outputs), (outer,), (gemm.DEPTH, columns))
+def _out_map(context: Context, out: Descriptor, shape: Geometry) -> TensorMap:
+    """Boxes of 64 channels of 8 positions."""
+    return TensorMap(out.dtype, context.address(out), (out.bounds[-1], shape.rows), (_pixel_step(out),), (64, 8))
+
+
+def _kernel_map(context: Context, w: Descriptor, shape: Geometry, columns: int) -> TensorMap:
+    """Boxes of DEPTH channels of one place of the kernels of `columns` outputs."""
     dims = (shape.channels, shape.kernel[1], shape.kernel[0], shape.outputs)
-    return TensorMap(w.dtype, address, dims, (across, down, outer), (gemm.DEPTH, 1, 1, columns))
+    return TensorMap(w.dtype, context.address(w), dims, _steps(w), (gemm.DEPTH, 1, 1, columns))
 
 
 def _window_map(context: Context, x: Descriptor, shape: Geometry, rows: int) -> Im2colMap:

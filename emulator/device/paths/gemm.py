@@ -18,7 +18,9 @@ from dla.isa.dtypes import DType
 from dla.isa.program import Instruction
 
 DEPTH = 64
-"""Elements of the depth (K) in one stage."""
+"""Elements of the depth (K) in one slice of a stage."""
+RING_GRANULES, LEAST_STAGES = 24, 3
+"""Room for stages, and how many of them there have to be at a time."""
 GROUPS = 3
 """Coordinates of a tensor map that count batches."""
 LEAST_ROWS = 17
@@ -38,8 +40,13 @@ class Tile:
 
     @property
     def granules(self) -> int:
-        """Of a stage."""
+        """Of a slice."""
         return (self.rows + self.columns) // 64
+
+    @property
+    def most_slices(self) -> int:
+        """Of a stage: the more, the fewer copies; a power of two."""
+        return 1 << (RING_GRANULES // (LEAST_STAGES * self.granules)).bit_length() - 1
 
     @property
     def scratch_granules(self) -> int:
@@ -119,6 +126,7 @@ class Parts:
     tiles: int
     stages: int  # of the whole depth
     fast: bool  # the epilogue is done in registers
+    slices: int = 1  # of a stage
     axes: int = 0  # as PRODUCT_SCHEDULE says; here every axis but the last counts rows
     held: int = 0
 
@@ -141,7 +149,8 @@ def product_schedule(
         "flags": sum(bit for bit, on in flags.items() if on),
         "tile_rows": tile.rows,
         "tile_columns": tile.columns,
-        "blocks": parts.stages,
+        "slices": parts.slices,
+        "stages": parts.stages,
         "splits": splits,
         "band": 1024 // tile.rows,
         "axes": parts.axes,
@@ -156,6 +165,44 @@ def product_schedule(
         f"wgmma, tiles of {tile.rows} x {tile.columns}{split}{'' if parts.fast else ', portable epilogue'}",
         parts.tiles * splits, parts.decision,
     )  # fmt: skip
+
+
+def slices_of(choice: Choice, total: int) -> int:
+    """Slices in a stage where the whole depth has `total`: as many as leave each part of the depth a few stages."""
+    share = total // choice.splits
+    return min(choice.tile.most_slices, 1 << max(0, (share // 4).bit_length() - 1))
+
+
+@dataclass(frozen=True)
+class Batches:
+    """The batches of a map, innermost first: none, or GROUPS of them, of size 1 where the operand has no such group."""
+
+    sizes: tuple[int, ...] = ()
+    steps: tuple[int, ...] = ()  # bytes
+
+
+NO_BATCHES = Batches()
+
+
+def operand_map(
+    dtype: DType, address: int, dims: tuple[int, int], step: int, box: tuple[int, int], batches: Batches = NO_BATCHES
+) -> tuple[TensorMap, bool]:
+    """The map of a matrix of `dims` (inner, outer), rows `step` bytes apart, for boxes of `box` (outer, lines).
+
+    Also whether one box brings all of a stage: 64 inner elements are a line of a swizzled tile, and for a box to have
+    more of them, lines have to be a dim of their own, the last one. That needs an inner dim of whole lines.
+    """
+    (inner, outer), sizes, steps = dims, batches.sizes, batches.steps
+    whole = inner % DEPTH == 0 and (not sizes or sizes[-1] == 1)
+    if whole:
+        last, last_step, last_box = inner // DEPTH, DEPTH * dtype.itemsize, box[1]
+        inner, sizes, steps = DEPTH, sizes[:-1], steps[:-1]
+    else:
+        last, last_step, last_box = (sizes[-1], steps[-1], 1) if sizes else (1, ALIGNMENT, 1)
+        sizes, steps = sizes[:-1], steps[:-1]
+    ones = (1,) * len(sizes)
+    boxes = (DEPTH, box[0], *ones, last_box)
+    return TensorMap(dtype, address, (inner, outer, *sizes, last), (step, *steps, last_step), boxes), whole
 
 
 # ---- the shape of an instruction ----
@@ -257,12 +304,15 @@ class _Scheduler:
     ) -> Schedule:
         assert self.grouping is not None
         tile, context = decision.choice.tile, self.context
-        a_map = self._map(self.a, rows, tile.rows, across=a_across)
-        b_map = self._map(self.b, self.columns, tile.columns, across=b_across, of_b=True)
+        slices = slices_of(decision.choice, math.ceil(self.depth / DEPTH))
+        a_map, a_whole = self._map(self.a, rows, (tile.rows, slices), across=a_across)
+        b_map, b_whole = self._map(self.b, self.columns, (tile.columns, slices), across=b_across, of_b=True)
         out_map = self._out_map(rows) if fast else None
         flags = {
             layout.A_ACROSS: a_across,
             layout.B_ACROSS: b_across,
+            layout.A_WHOLE: a_whole,
+            layout.B_WHOLE: b_whole,
             layout.HALF_FLOATS: self.a.descriptor.dtype is DType.F16,
             layout.BATCHED: bool(self.grouping.groups),
             layout.B_CONSTANT: context.is_constant(self.b.descriptor),
@@ -270,8 +320,8 @@ class _Scheduler:
             layout.OUT_WHOLE: not self.out.descriptor.is_dynamic,
         }
         tiles = items(tile, rows, self.columns, batches)
-        stages = math.ceil(self.depth / DEPTH)
-        parts = Parts(decision, tiles, stages, fast, self._axes(), self._held())
+        stages = math.ceil(self.depth / (DEPTH * slices))
+        parts = Parts(decision, tiles, stages, fast, slices, self._axes(), self._held())
         return product_schedule(context, PATH_GEMM, parts, (a_map, b_map, out_map), flags)
 
     def _slots(self) -> list[range | None]:
@@ -292,16 +342,24 @@ class _Scheduler:
                     bits |= 1 << (index * GROUPS + k)
         return bits
 
-    def _map(self, operand: Operand, rows: int, box_rows: int, *, across: bool, of_b: bool = False) -> TensorMap:
-        """The map of a or b: `rows` (M or N) by depth, or the other way round where its rows are neighbours."""
+    def _map(
+        self, operand: Operand, rows: int, stage: tuple[int, int], *, across: bool, of_b: bool = False
+    ) -> tuple[TensorMap, bool]:
+        """The map of a or b: `rows` (M or N) by depth, or the other way round where its rows are neighbours.
+
+        `stage` is (rows, slices) of a stage. Also whether one box brings all of it.
+        """
         row_stride, depth_stride = operand.strides[-2], operand.strides[-1]
         if of_b:
             row_stride, depth_stride = depth_stride, row_stride
         elif self.dims[-2] == 1:
             row_stride = self._row_stride(operand)
+        dims, stride, box = (self.depth, rows), row_stride, stage
         if across:
-            return self._with_batches(operand, (rows, self.depth), depth_stride, (DEPTH, DEPTH), 128)
-        return self._with_batches(operand, (self.depth, rows), row_stride, (DEPTH, box_rows), 128)
+            dims, stride, box = (rows, self.depth), depth_stride, (DEPTH * stage[1], stage[0] // DEPTH)
+        descriptor, item = operand.descriptor, operand.item
+        batches = self._batches(operand)
+        return operand_map(descriptor.dtype, self.context.address(descriptor), dims, stride * item, box, batches)
 
     def _row_stride(self, operand: Operand) -> int:
         """Distance of rows where the last axis of rows has one element only."""
@@ -320,19 +378,18 @@ class _Scheduler:
         if item != 2 or self.out.strides[-1] != 1 or descriptor.offset % ALIGNMENT or not aligned or stride == 0:
             return None
         width = 32 if self.glu else 64
-        return self._with_batches(self.out, (self.dims[-1], rows), stride, (width, 8), width * 2)
+        batches, address = self._batches(self.out), self.context.address(descriptor)
+        dims, box = (self.dims[-1], rows, *batches.sizes), (width, 8, *(1 for _ in batches.sizes))
+        return TensorMap(descriptor.dtype, address, dims, (stride * item, *batches.steps), box, width * 2)
 
-    def _with_batches(
-        self, operand: Operand, dims: tuple[int, int], stride: int, box: tuple[int, int], swizzle: int
-    ) -> TensorMap:
+    def _batches(self, operand: Operand) -> Batches:
+        """Of a map of `operand`."""
         assert self.grouping is not None
-        strides: tuple[int, ...] = (stride * operand.item,)
-        batch_dims: tuple[int, ...] = ()
-        if self.grouping.groups:
-            for g in reversed(self._slots()):
-                step = 0 if g is None else next((operand.strides[k] for k in reversed(g) if self.dims[k] != 1), 0)
-                size = 1 if g is None or step == 0 else math.prod(self.dims[k] for k in g)
-                batch_dims += (size,)
-                strides += (step * operand.item or ALIGNMENT,)
-        address, ones = self.context.address(operand.descriptor), (1,) * len(batch_dims)
-        return TensorMap(operand.descriptor.dtype, address, (*dims, *batch_dims), strides, (*box, *ones), swizzle)
+        if not self.grouping.groups:
+            return Batches()
+        sizes, steps = [], []
+        for g in reversed(self._slots()):
+            step = 0 if g is None else next((operand.strides[k] for k in reversed(g) if self.dims[k] != 1), 0)
+            sizes.append(1 if g is None or step == 0 else math.prod(self.dims[k] for k in g))
+            steps.append(step * operand.item or ALIGNMENT)
+        return Batches(tuple(sizes), tuple(steps))

@@ -183,7 +183,7 @@ def test_a_pointwise_convolution_is_a_plain_product():
     """Each position sees its own pixel: the rows of x are those of a matrix."""
     schedule, x_map = planned(taps=1, pad=0)
     assert schedule.path == PATH_GEMM
-    assert x_map.dims == (64, 2 * 14 * 14)
+    assert x_map.dims == (64, 2 * 14 * 14, 1)
     assert planned(taps=1, pad=0, stride=2)[0].path == PATH_CONV
 
 

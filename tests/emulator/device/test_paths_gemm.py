@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import numpy as np
@@ -75,26 +76,48 @@ def test_transposed_views_lie_across():
 def test_the_maps_of_a_plain_product():
     """Dims innermost first, strides in bytes, boxes of 64 elements of depth; the result goes in 8 rows of 64."""
     a, b, out = planned(product("f16[100, 72]", "f16[72, 80]", "f16[100, 80]")).maps
-    assert (a.dtype, a.dims, a.strides, a.box) == (DType.F16, (72, 100), (144,), (64, 128))
-    assert (b.dims, b.strides, b.box) == ((80, 72), (160,), (64, 64))
+    assert (a.dtype, a.dims, a.strides, a.box) == (DType.F16, (72, 100, 1), (144, 16), (64, 128, 1))
+    assert (b.dims, b.strides, b.box) == ((80, 72, 1), (160, 16), (64, 64, 1))
     assert (out.dims, out.strides, out.box, out.swizzle) == ((80, 100), (160,), (64, 8), 128)
     assert a.address == BASES[Segment.INPUT]
 
 
+def test_one_copy_brings_all_of_a_stage():
+    """Where lines of 64 elements can be counted by a dim of the map; a stage of a small tile has several slices."""
+    found = planned(product("f16[512, 1024]", "f16[1024, 1024]", "f16[512, 1024]"))
+    a, b, _ = found.maps
+    made = fields(found.schedules[0])
+    slices, rows, columns = (made[name] for name in ("slices", "tile_rows", "tile_columns"))
+    assert slices > 1
+    assert made["stages"] == 1024 // (64 * slices)
+    assert (a.dims, a.strides, a.box) == ((64, 512, 16), (2048, 128), (64, rows, slices))
+    assert (b.dims, b.strides, b.box) == ((64, 1024, 16), (2048, 128), (64, 64 * slices, columns // 64))
+    assert made["flags"] & layout.A_WHOLE
+    assert made["flags"] & layout.B_WHOLE
+
+
 def test_batches_that_share_b_are_rows():
-    """[4, 50, 64] @ [64, 64] is one product of 200 rows."""
-    found = planned(product("bf16[4, 50, 64]", "bf16[64, 64]", "bf16[4, 50, 64]"))
-    assert found.maps[0].dims == (64, 200)
+    """[4, 50, 72] @ [72, 64] is one product of 200 rows."""
+    found = planned(product("bf16[4, 50, 72]", "bf16[72, 64]", "bf16[4, 50, 64]"))
+    assert found.maps[0].dims == (72, 200, 1)
     assert not fields(found.schedules[0])["flags"] & layout.BATCHED
 
 
 def test_batches_have_coordinates_and_broadcast_ones_are_held():
     """Two batch axes at one distance are one coordinate; b, which has the outer one only once, keeps two."""
-    found = planned(product("bf16[2, 3, 64, 64]", "bf16[1, 3, 64, 64]", "bf16[2, 3, 64, 64]"))
+    found = planned(product("bf16[2, 3, 64, 72]", "bf16[1, 3, 72, 64]", "bf16[2, 3, 64, 64]"))
     a, b, _ = found.maps
-    assert a.dims == (64, 64, 3, 2, 1)
-    assert b.dims == (64, 64, 3, 1, 1)
+    assert a.dims == (72, 64, 3, 2, 1)
+    assert b.dims == (64, 72, 3, 1, 1)
     assert fields(found.schedules[0])["flags"] & layout.BATCHED
+
+
+def test_stages_leave_each_part_of_the_depth_a_few_of_them():
+    """A short depth is not brought by one copy that the first product would have to wait for."""
+    for total in range(1, 40):
+        for splits in (1, 2, 4):
+            slices = gemm.slices_of(Choice(Tile(128, 64), splits), total)
+            assert slices == 1 or total // splits // slices >= 4
 
 
 def test_rare_epilogues_go_through_scratch_memory():
@@ -128,8 +151,8 @@ def test_few_deep_tiles_are_split():
 def test_stages_and_scratch_memory_fit_the_ring():
     """Two stages of every tile; and of the smaller ones, a stage and all sums."""
     for tile in gemm.TILES:
-        assert 2 * tile.granules <= 24
-        assert tile.columns * tile.rows == 128 * 256 or tile.granules + tile.scratch_granules <= 24
+        assert 3 * tile.granules * tile.most_slices <= 24
+        assert tile.columns * tile.rows == 128 * 256 or tile.granules * tile.most_slices + tile.scratch_granules <= 24
 
 
 # ---- the path itself ----
@@ -161,9 +184,14 @@ main:
 """
 
 
-def program(dtype: str) -> Program:
-    """PROGRAM with elements of type `dtype`."""
-    return assemble(PROGRAM.replace(": T[", f": {dtype}["))
+WHOLE = {"152": "192", "136": "192", "200": "256", "72": "64", "88": "64", "100": "128"}
+"""Sizes of which 64 is a divisor, so that one copy brings all of a stage."""
+
+
+def program(dtype: str, *, whole: bool = False) -> Program:
+    """PROGRAM with elements of type `dtype`, and the sizes of WHOLE."""
+    text = PROGRAM.replace(": T[", f": {dtype}[")
+    return assemble(re.sub(r"\d{2,}", lambda m: WHOLE.get(m[0], m[0]), text) if whole else text)
 
 
 def failures(made: Program, session: Any) -> list[Any]:
@@ -175,20 +203,30 @@ def failures(made: Program, session: Any) -> list[Any]:
 
 
 @pytest.mark.parametrize("dtype", ["bf16", "f16"])
+@pytest.mark.parametrize("whole", [False, True], ids=["ragged", "whole"])
 @pytest.mark.parametrize(
-    ("tile", "splits"),
-    [(Tile(128, 256), 1), (Tile(128, 128), 2), (Tile(128, 64), 3), (Tile(64, 256), 2), (Tile(64, 128), 1)],
+    ("tile", "splits", "slices"),
+    [
+        (Tile(128, 256), 1, 1),
+        (Tile(128, 128), 2, 1),
+        (Tile(128, 128), 1, 2),
+        (Tile(128, 64), 3, 1),
+        (Tile(64, 256), 2, 1),
+        (Tile(64, 128), 1, 2),
+        (Tile(64, 128), 1, 4),
+    ],
     ids=str,
 )
 @pytest.mark.skipif(cpu_machine.COMPILER is None, reason="no g++, which compiles the kernel for the CPU")
-def test_every_tile_shape_stays_within_the_bound(monkeypatch, dtype, tile, splits):
+def test_every_tile_shape_stays_within_the_bound(monkeypatch, dtype, whole, tile, splits, slices):
     """Ragged shapes, transposed operands, batches and every kind of epilogue, for each tile shape and type."""
 
     def forced(*_shape, tiles=gemm.TILES, split=True):
         return (Offer(Choice(tile if tile in tiles else tiles[-1], splits if split else 1), 0.0),)
 
     monkeypatch.setattr(gemm, "offers", forced)
-    made = program(dtype)
+    monkeypatch.setattr(gemm, "slices_of", lambda choice, _total: slices if choice.tile == tile else 1)
+    made = program(dtype, whole=whole)
     session = CpuSession(made, hopper=True, seed=tile.columns + splits)
     assert {s.path for s in session.plan.schedules[:-1]} == {PATH_GEMM}
     assert not failures(made, session)

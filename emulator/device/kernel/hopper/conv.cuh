@@ -19,12 +19,11 @@ struct ConvLoader {
         sample = line / down;
         left = static_cast<i32>(at.row - line * across) * args().strides(1) - args().pads(1);
         top = static_cast<i32>(line - sample * down) * args().strides(0) - args().pads(0);
-        seek(at.first_block);
+        seek(at.first_stage);
     }
     DEV const ConvArgs& args() const { return ConvArgs::of(p.work); }
     DEV u32 kernel_columns() const { return args().w().dims[args().w().rank - 2]; }
     DEV u32 channel_blocks() const { return (args().w().dims[args().w().rank - 1] + DEPTH - 1) / DEPTH; }
-    DEV u32 left_bytes() const { return p.schedule().tile_rows * LINE_BYTES; }
 
     // Goes to stage `index` of the whole depth, and to the next one.
     DEV void seek(u32 index) {
@@ -46,7 +45,7 @@ struct ConvLoader {
         tensor_load_im2col(shared, p.map(p.schedule().a_map), full, block * DEPTH, left, top, sample, right, below);
     }
     DEV void load_kernels(u32 shared, u64* full) const {
-        tensor_load_4d(shared + left_bytes(), p.map(p.schedule().b_map), full, block * DEPTH, x, y, column);
+        tensor_load_4d(shared + p.left_bytes(), p.map(p.schedule().b_map), full, block * DEPTH, x, y, column);
     }
 };
 
@@ -56,14 +55,14 @@ struct HopperConv {
     static DEV void load(const Work& w, Loader& loader) {
         const HopperProducts p(w);
         const ProductTiles tiles = p.tiles();
-        const u32 granules = p.granules(), bytes = (tiles.tile_rows + tiles.tile_columns) * LINE_BYTES;
+        const u32 granules = p.granules(), bytes = p.left_bytes() + p.right_bytes();
         bool ready = !p.has(B_CONSTANT);
         if (ready) loader.wait_ready();
 #pragma unroll 1
         for (u32 item = w.first_tile; item < w.tiles; item += gridDim.x) {
             const ProductItem at = tiles.at(item);
             ConvLoader copies(p, at);
-            u32 left = at.blocks;
+            u32 left = at.stages;
             Stage stage;
             if (!ready) {
                 // Kernels that nothing in the program writes are on their way before it is known that x can be read.
@@ -74,13 +73,13 @@ struct HopperConv {
                 }
                 loader.wait_ready();
                 ready = true;
-                copies.seek(at.first_block);
+                copies.seek(at.first_stage);
                 for (; behind.sequence != loader.place.sequence; --left, copies.next()) {
                     stage = behind.next(granules);
                     copies.load_windows(loader.address(stage), loader.full(stage));
                 }
             }
-            const bool filled = loader.fill(left, granules, bytes, [&](u32 to, u64* full, u32) {
+            const bool filled = loader.fill(left, granules, bytes, [&](u32 to, u64* full) {
                 copies.load_windows(to, full);
                 copies.load_kernels(to, full);
                 copies.next();

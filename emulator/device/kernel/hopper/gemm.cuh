@@ -48,33 +48,60 @@ struct HopperProducts {
 
     // Whether the warpgroups stand side by side.
     DEV bool beside() const { return schedule().tile_rows == BLOCK_ROWS; }
-    DEV u32 left_granules() const { return schedule().tile_rows / BLOCK_ROWS; }
-    DEV u32 granules() const { return left_granules() + schedule().tile_columns / PIECE_COLUMNS; }
+    DEV u32 left_bytes() const { return schedule().tile_rows * schedule().slices * LINE_BYTES; }  // of a in a stage
+    DEV u32 right_bytes() const { return schedule().tile_columns * schedule().slices * LINE_BYTES; }
+    DEV u32 granules() const { return (left_bytes() + right_bytes()) / GRANULE_BYTES; }
     DEV TileLayout layout(u32 warpgroup) const {
-        TileLayout l{left_granules(), granules(), 0, left_granules() * GRANULE_BYTES};
-        if (beside()) l.right_offset += warpgroup * (schedule().tile_columns / 2) * LINE_BYTES;
-        else l.left_offset = warpgroup * GRANULE_BYTES;
+        const u32 slices = schedule().slices, lines = schedule().tile_columns / 2;  // of b, for each of two side by side
+        TileLayout l{granules(), slices, 0, left_bytes(), schedule().tile_rows * LINE_BYTES, schedule().tile_columns * LINE_BYTES};
+        if (beside()) l.right_offset += warpgroup * lines * LINE_BYTES * (has(B_ACROSS) ? slices : 1);
+        else l.left_offset = warpgroup * GRANULE_BYTES * (has(A_ACROSS) ? slices : 1);
+        if (has(A_ACROSS)) l.left_slice = GRANULE_BYTES;
+        if (has(B_ACROSS)) l.right_slice = GRANULE_BYTES;
         return l;
     }
 };
 
-// Starts the copies of one operand's part of a stage: granules of 64 of its rows (M or N), or one box with all of them.
+// Starts the copies of one operand's part of each stage of a tile: one box with all of it or, where no map has 64 of the
+// inner dim for one dim, a box for each 64 of them.
 struct OperandLoader {
     const void* map;
-    bool across;
     u32 boxes, box_bytes;
+    bool across, whole;
+    i32 inner, outer, last;                 // coordinates of the next stage: 0, the first two, and the last one
+    i32 inner_step, outer_step, last_step;  // from stage to stage
     i32 batch[3];
 
-    template <bool BATCHES> DEV void load(u32 shared, u64* full, u32 row, u32 depth) const {
+    DEV OperandLoader(const HopperProducts& p, u32 map_index, u32 bytes, bool is_across, bool is_whole)
+        : map(p.map(map_index)), across(is_across), whole(is_whole), inner(0), outer(0), last(0), batch{0, 0, 0} {
+        const i32 slices = p.schedule().slices;
+        boxes = whole ? 1 : across ? bytes / (GRANULE_BYTES * slices) : slices;
+        box_bytes = bytes / boxes;
+        inner_step = across || whole ? 0 : slices * DEPTH;
+        outer_step = across ? slices * DEPTH : 0;
+        last_step = across || !whole ? 0 : slices;
+    }
+    // Goes to the tile whose first row (of M or N) is `row`, and to `depth`.
+    DEV void seek(u32 row, u32 depth) {
+        inner = across ? row : depth;
+        outer = across ? depth : row;
+        last = whole ? inner / DEPTH : batch[2];
+        if (whole) inner = 0;
+    }
+    // Starts the copies for one stage, and goes to the next.
+    template <bool BATCHES> DEV void load(u32 shared, u64* full) {
+        i32 at = inner;
         u32 left = boxes;
 #pragma unroll 1
         do {
-            const u32 inner = across ? row : depth, outer = across ? depth : row;
-            if (BATCHES) tensor_load_5d(shared, map, full, inner, outer, batch[0], batch[1], batch[2]);
-            else tensor_load_2d(shared, map, full, inner, outer);
-            row += PIECE_COLUMNS;
+            if (BATCHES) tensor_load_5d(shared, map, full, at, outer, batch[0], batch[1], last);
+            else tensor_load_3d(shared, map, full, at, outer, last);
+            at += DEPTH;
             shared += box_bytes;
         } while (--left != 0);
+        inner += inner_step;
+        outer += outer_step;
+        last += last_step;
     }
 };
 
@@ -105,12 +132,10 @@ struct HopperGemm {
   private:
     template <bool BATCHES> static DEV void load_items(const HopperProducts& p, Loader& loader) {
         const ProductTiles tiles = p.tiles();
-        const u32 granules = p.granules(), scratch = p.schedule().scratch, items = p.work.tiles;
-        const u32 left_bytes = tiles.tile_rows * LINE_BYTES, bytes = left_bytes + tiles.tile_columns * LINE_BYTES;
-        OperandLoader a{p.map(p.schedule().a_map), p.has(A_ACROSS), 1, left_bytes, {0, 0, 0}};
-        OperandLoader b{p.map(p.schedule().b_map), p.has(B_ACROSS), 1, bytes - left_bytes, {0, 0, 0}};
-        if (a.across) a.boxes = p.left_granules(), a.box_bytes = GRANULE_BYTES;
-        if (b.across) b.boxes = granules - p.left_granules(), b.box_bytes = GRANULE_BYTES;
+        const u32 granules = p.granules(), scratch = p.schedule().scratch, items = p.work.tiles, stage_depth = p.schedule().slices * DEPTH;
+        const u32 left_bytes = p.left_bytes(), bytes = left_bytes + p.right_bytes();
+        OperandLoader a(p, p.schedule().a_map, left_bytes, p.has(A_ACROSS), p.has(A_WHOLE));
+        OperandLoader b(p, p.schedule().b_map, p.right_bytes(), p.has(B_ACROSS), p.has(B_WHOLE));
         bool ready = !p.has(B_CONSTANT);
         if (ready) loader.wait_ready();
 #pragma unroll 1
@@ -120,26 +145,27 @@ struct HopperGemm {
                 p.coordinates(at.batch, 0, a.batch);
                 p.coordinates(at.batch, 1, b.batch);
             }
-            u32 depth = at.first_block * DEPTH;
-            const u32 end = depth + at.blocks * DEPTH;
+            a.seek(at.row, at.first_stage * stage_depth);
+            b.seek(at.column, at.first_stage * stage_depth);
+            u32 left = at.stages;
             if (!ready) {
                 // What nothing in the program writes is on its way before it is known that the rest can be read.
-                const RingPlace behind = loader.place;
+                RingPlace behind = loader.place;
                 Stage stage;
-                for (u32 early = depth; early < end && loader.has_room(behind, granules); early += DEPTH) {
+                for (u32 early = 0; early < left && loader.has_room(behind, granules); ++early) {
                     if (!loader.claim(stage, granules, bytes)) return;
-                    b.load<BATCHES>(loader.address(stage) + left_bytes, loader.full(stage), at.column, early);
+                    b.load<BATCHES>(loader.address(stage) + left_bytes, loader.full(stage));
                 }
                 loader.wait_ready();
                 ready = true;
-                for (RingPlace again = behind; again.sequence != loader.place.sequence; depth += DEPTH) {
-                    stage = again.next(granules);
-                    a.load<BATCHES>(loader.address(stage), loader.full(stage), at.row, depth);
+                for (; behind.sequence != loader.place.sequence; --left) {
+                    stage = behind.next(granules);
+                    a.load<BATCHES>(loader.address(stage), loader.full(stage));
                 }
             }
-            const bool filled = loader.fill((end - depth) / DEPTH, granules, bytes, [&](u32 to, u64* full, u32 i) {
-                a.load<BATCHES>(to, full, at.row, depth + i * DEPTH);
-                b.load<BATCHES>(to + left_bytes, full, at.column, depth + i * DEPTH);
+            const bool filled = loader.fill(left, granules, bytes, [&](u32 to, u64* full) {
+                a.load<BATCHES>(to, full);
+                b.load<BATCHES>(to + left_bytes, full);
             });
             if (!filled) return;
             Stage stage;
@@ -168,22 +194,22 @@ struct HopperGemm {
         const TileLayout layout = p.layout(warp / 4);
         if (flags & BIAS_EARLY) bias.fetch(ProductArgs(p.work).bias(), part.column, tiles.columns, me.lane());
         switch (part.width) {
-            case 64: multiply_any<64>(sums, flags, layout, at.blocks, me); break;
-            case 128: multiply_any<128>(sums, flags, layout, at.blocks, me); break;
-            default: multiply_any<256>(sums, flags, layout, at.blocks, me); break;
+            case 64: multiply_any<64>(sums, flags, layout, at.stages, me); break;
+            case 128: multiply_any<128>(sums, flags, layout, at.stages, me); break;
+            default: multiply_any<256>(sums, flags, layout, at.stages, me); break;
         }
     }
 
-    template <u32 COLUMNS> static DEV void multiply_any(f32 (&sums)[SUMS], u32 flags, const TileLayout& layout, u32 blocks, Workers& me) {
+    template <u32 COLUMNS> static DEV void multiply_any(f32 (&sums)[SUMS], u32 flags, const TileLayout& layout, u32 stages, Workers& me) {
         switch (flags & (A_ACROSS | B_ACROSS | HALF_FLOATS)) {
-            case 0: multiply<Bf16, COLUMNS, false, false>(sums, layout, blocks, me); break;
-            case B_ACROSS: multiply<Bf16, COLUMNS, false, true>(sums, layout, blocks, me); break;
-            case A_ACROSS: multiply<Bf16, COLUMNS, true, false>(sums, layout, blocks, me); break;
-            case A_ACROSS | B_ACROSS: multiply<Bf16, COLUMNS, true, true>(sums, layout, blocks, me); break;
-            case HALF_FLOATS: multiply<F16, COLUMNS, false, false>(sums, layout, blocks, me); break;
-            case HALF_FLOATS | B_ACROSS: multiply<F16, COLUMNS, false, true>(sums, layout, blocks, me); break;
-            case HALF_FLOATS | A_ACROSS: multiply<F16, COLUMNS, true, false>(sums, layout, blocks, me); break;
-            default: multiply<F16, COLUMNS, true, true>(sums, layout, blocks, me); break;
+            case 0: multiply<Bf16, COLUMNS, false, false>(sums, layout, stages, me); break;
+            case B_ACROSS: multiply<Bf16, COLUMNS, false, true>(sums, layout, stages, me); break;
+            case A_ACROSS: multiply<Bf16, COLUMNS, true, false>(sums, layout, stages, me); break;
+            case A_ACROSS | B_ACROSS: multiply<Bf16, COLUMNS, true, true>(sums, layout, stages, me); break;
+            case HALF_FLOATS: multiply<F16, COLUMNS, false, false>(sums, layout, stages, me); break;
+            case HALF_FLOATS | B_ACROSS: multiply<F16, COLUMNS, false, true>(sums, layout, stages, me); break;
+            case HALF_FLOATS | A_ACROSS: multiply<F16, COLUMNS, true, false>(sums, layout, stages, me); break;
+            default: multiply<F16, COLUMNS, true, true>(sums, layout, stages, me); break;
         }
     }
 

@@ -4,7 +4,7 @@
 #include "path_workers.cuh"
 #include "wgmma.cuh"
 
-constexpr u32 DEPTH = 64;        // elements of K in a stage: one swizzled row of 128 bytes
+constexpr u32 DEPTH = 64;        // elements of K in a slice: one swizzled line of 128 bytes; a stage has one or more
 constexpr u32 STEP_DEPTH = 16;   // elements of K that one wgmma takes
 constexpr u32 BLOCK_ROWS = 64;   // rows that one wgmma takes
 constexpr u32 LINE_BYTES = 128;  // a row of a granule
@@ -12,26 +12,32 @@ constexpr u32 WARPGROUP = 128;   // threads
 constexpr u32 SUMS = 128;        // accumulators of a thread, at most
 
 // A wgmma descriptor of an operand in shared memory, swizzled over 128 bytes, with 8 lines every 1024 bytes (PTX ISA,
-// "Matrix-Descriptor Format"). For an operand that lies across, the next 64 columns are in the next granule.
-DEV u32 descriptor_low(u32 address) { return (address >> 4 & 0x3fff) | GRANULE_BYTES >> 4 << 16; }
+// "Matrix-Descriptor Format"). For an operand that lies across, the next 64 columns are `apart` bytes further.
+DEV u32 descriptor_low(u32 address, u32 apart) { return (address >> 4 & 0x3fff) | apart >> 4 << 16; }
 DEV u64 matrix_descriptor(u32 low) {
     constexpr u32 HIGH = 1u << 30 | 1024 >> 4;
     return static_cast<u64>(HIGH) << 32 | low;
 }
 
 // How the two warpgroups share a tile: one below the other (each reads its own 64 rows of a, and all of b), or side by
-// side (each reads the same 64 rows of a, and its own columns of b).
+// side (each reads the same 64 rows of a, and its own columns of b). In a stage a comes before b; of an operand that lies
+// along the depth, each slice has all rows; of one across, each 64 rows have all slices.
 struct TileLayout {
-    u32 left_granules;   // of a in a stage
-    u32 granules;        // of a stage
-    u32 left_offset;     // bytes from the stage's start to this warpgroup's part of a
-    u32 right_offset;    // the same for b
+    u32 granules;      // of a stage
+    u32 slices;        // of a stage
+    u32 left_offset;   // bytes from the stage's start to this warpgroup's part of a
+    u32 right_offset;  // the same for b
+    u32 left_slice;    // bytes from a slice of a to the next
+    u32 right_slice;
+
+    // Bytes between 64 rows and the next 64 of an operand that lies across.
+    DEV u32 apart() const { return slices * GRANULE_BYTES; }
 };
 
-// sums = a * b over `blocks` stages. Warps hold rows 16 w .. 16 w + 15 of their warpgroup's part; a lane's sums are
+// sums = a * b over `stages` stages. Warps hold rows 16 w .. 16 w + 15 of their warpgroup's part; a lane's sums are
 // [COLUMNS / 8][row lane / 4, row lane / 4 + 8][column 2 (lane % 4), and the next].
 template <class T, u32 COLUMNS, bool A_ACROSS, bool B_ACROSS>
-DEV void multiply(f32 (&sums)[SUMS], const TileLayout& layout, u32 blocks, Workers& me) {
+DEV void multiply(f32 (&sums)[SUMS], const TileLayout& layout, u32 stages, Workers& me) {
     constexpr u32 A_STEP = (A_ACROSS ? STEP_DEPTH * LINE_BYTES : STEP_DEPTH * 2) >> 4;  // in 16 bytes
     constexpr u32 B_STEP = (B_ACROSS ? STEP_DEPTH * LINE_BYTES : STEP_DEPTH * 2) >> 4;
     using Product = Wgmma<T, COLUMNS, A_ACROSS, B_ACROSS>;
@@ -39,24 +45,30 @@ DEV void multiply(f32 (&sums)[SUMS], const TileLayout& layout, u32 blocks, Worke
     for (u32 i = 0; i < SUMS; ++i) sums[i] = 0.0f;  // all: registers never set would be kept from the kernel's start, on every path
     Stage before{0, 0};
 #pragma unroll 1
-    for (u32 block = 0; block < blocks; ++block) {
+    for (u32 i = 0; i < stages; ++i) {
         Stage stage;
         const u32 address = me.next(stage, layout.granules);
-        const u32 a = descriptor_low(address + layout.left_offset), b = descriptor_low(address + layout.right_offset);
+        u32 a = descriptor_low(address + layout.left_offset, layout.apart());
+        u32 b = descriptor_low(address + layout.right_offset, layout.apart());
         me.wait(stage);
-        warpgroup_fence();
+#pragma unroll 1
+        for (u32 slice = 0; slice < layout.slices; ++slice) {
+            warpgroup_fence();
 #pragma unroll
-        for (u32 step = 0; step < DEPTH / STEP_DEPTH; ++step) {
-            Product::multiply(sums, matrix_descriptor(a + step * A_STEP), matrix_descriptor(b + step * B_STEP));
+            for (u32 step = 0; step < DEPTH / STEP_DEPTH; ++step) {
+                Product::multiply(sums, matrix_descriptor(a + step * A_STEP), matrix_descriptor(b + step * B_STEP));
+            }
+            warpgroup_commit();
+            warpgroup_wait<1>();
+            if (slice == 0 && i != 0) me.release(before);
+            a += layout.left_slice >> 4;
+            b += layout.right_slice >> 4;
         }
-        warpgroup_commit();
-        warpgroup_wait<1>();
-        if (block != 0) me.release(before);
         before = stage;
     }
     warpgroup_wait<0>();
 #pragma unroll
     for (u32 i = 0; i < COLUMNS / 2; ++i) pin(sums[i]);
-    if (blocks != 0) me.release(before);
+    if (stages != 0) me.release(before);
 }
 #endif

@@ -9,7 +9,7 @@ struct ProductItem {
     u32 split;
     u32 batch;        // counted over all
     u32 row, column;  // first ones of the tile, within the batch
-    u32 first_block, blocks;  // of the depth
+    u32 first_stage, stages;  // of the depth
 };
 
 // All tiles of `batches` products of rows x columns. Tiles go in bands of some rows of tiles, down before across, so that
@@ -18,12 +18,12 @@ struct ProductTiles {
     u32 rows, columns, batches;       // of the result, at present (columns: of the sums)
     u32 tile_rows, tile_columns;
     u32 down, across;                 // tiles of a batch
-    u32 blocks, splits, band;
+    u32 stages, splits, band;
 
     DEV ProductTiles(u32 r, u32 c, u32 b, const ProductSchedule& s)
         : rows(r), columns(c), batches(b), tile_rows(s.tile_rows), tile_columns(s.tile_columns),
           down(divide_up(r, s.tile_rows)), across(divide_up(c, s.tile_columns)),
-          blocks(s.blocks), splits(s.splits), band(s.band) {}
+          stages(s.stages), splits(s.splits), band(s.band) {}
 
     // Division by a power of two.
     DEV static u32 divide_up(u32 n, u32 by) { return (n + by - 1) >> (31 - __clz(by)); }
@@ -31,13 +31,13 @@ struct ProductTiles {
     DEV u32 items() const { return down * across * batches * splits; }
 
     DEV ProductItem at(u32 item) const {
-        ProductItem p{item, 0, 0, 0, 0, 0, blocks};
+        ProductItem p{item, 0, 0, 0, 0, 0, stages};
         if (splits > 1) {
             p.tile = item / splits;
             p.split = item - p.tile * splits;
-            const u32 share = blocks / splits, more = blocks - share * splits;
-            p.first_block = p.split * share + min(p.split, more);
-            p.blocks = share + (p.split < more);
+            const u32 share = stages / splits, more = stages - share * splits;
+            p.first_stage = p.split * share + min(p.split, more);
+            p.stages = share + (p.split < more);
         }
         u32 place = p.tile;
         if (batches > 1) {
