@@ -155,6 +155,8 @@ def machine_for(backend: str, **options: Any) -> dla.Machine:
         raise InputError(f"--{golden_only[0]} needs the golden machine", hint="add --backend golden")
     machine = dla.Machine("golden" if golden_only else backend)
     if machine.name == "golden":
+        if "tune" in given:
+            raise InputError("--tune measures on a GPU", hint="--backend gpu says why there is none")
         given.pop("checked", None)  # it always is
     else:
         given["progress"] = note

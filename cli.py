@@ -131,7 +131,7 @@ def dis(program: str, output: str, model: ModelOptions, as_json: bool) -> None:
 @main.command()
 @click.argument("program", default="-")
 @click.option("--memory", is_flag=True, help="Draw scratch memory over time instead: addresses by instructions.")
-@click.option("--plan", is_flag=True, help="Show how the GPU machine would execute each instruction instead.")
+@click.option("--plan", is_flag=True, help="Show how the GPU machine executes each instruction instead.")
 @model_options
 @json_option
 def inspect(program: str, memory: bool, plan: bool, model: ModelOptions, as_json: bool) -> None:
@@ -253,6 +253,8 @@ def _refuse_to_overwrite(request: Request, target: str, external: str | None) ->
 @click.option(
     "--shuffle", type=int, metavar="SEED", help="Run in a random legal order, which changes nothing (golden)."
 )
+@click.option("--tune", is_flag=True,
+              help="First measure how each instruction is done best, for all later runs, too (gpu).")  # fmt: skip
 @click.option("--timeout", type=click.FloatRange(0, min_open=True), metavar="SECONDS",
               help="End with exit code 5 after so long: the run (golden), or a wait inside it (gpu).")  # fmt: skip
 @model_options
@@ -260,7 +262,7 @@ def _refuse_to_overwrite(request: Request, target: str, external: str | None) ->
 def run(
     program: str, model: ModelOptions, inputs: tuple[str, ...], seed: int | None, dims: tuple[str, ...],
     outputs: tuple[str, ...], state_in: str | None, state_out: str | None, backend: str, trace: bool, checked: bool,
-    shuffle: int | None, timeout: float | None, as_json: bool,
+    shuffle: int | None, tune: bool, timeout: float | None, as_json: bool,
 ) -> None:  # fmt: skip
     """Run a program once; print its outputs, or write them.
 
@@ -268,7 +270,7 @@ def run(
       dla run net.dla --input x=images.npy --output out.npz
       dla run net.dlab -i images=data.safetensors#test_images -i more.npz
       dla run net.dla --random 1 --set batch=64 --trace
-      dla run model.onnx --input x=images.npy --bound batch=64
+      dla run model.onnx --input x=images.npy --bound batch=64 --tune
       dla run chat.dla -i prompt=p.npy --state-in cache.npz --state-out cache.npz
 
     Inputs have exactly the declared dtype; nothing is cast. NumPy's formats have no bf16: .npy and .npz hold it as two
@@ -289,7 +291,7 @@ def run(
     places = destinations(outputs, [t.name for t in found.in_segment(Segment.OUTPUT)], aliases=origin.outputs)
     state_places = destinations([state_out] if state_out else [], list(states), "state")
     traced: list[dict[str, Any]] = []
-    machine = machine_for(backend, checked=checked, shuffle=shuffle, timeout=timeout,
+    machine = machine_for(backend, checked=checked, shuffle=shuffle, tune=tune, timeout=timeout,
                           trace=tracer(traced if as_json else None) if trace else None)  # fmt: skip
     with waiting("loading the program"):
         session = machine.load(found)
@@ -414,7 +416,7 @@ def doctor(as_json: bool) -> None:
     """
     from dla import report
     from dla.emulator.doctor import Finding, Level, examine
-    from dla.models import cache_folder
+    from dla.isa.folders import cache_folder
 
     with waiting("examining"):
         findings = [*examine(), Finding("model cache", str(cache_folder()), Level.INFO)]

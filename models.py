@@ -1,8 +1,7 @@
 """.onnx models where a program is expected: compiled when first asked for, then taken from a folder of the user's.
 
-The folder is $DLA_CACHE, or `dla` in $XDG_CACHE_HOME or ~/.cache. What is in it may be deleted at any time. A program's
-name there ends in the SHA-256 of all that it depends on: the model, the files of its weights, the options and the
-compiler (of which half is enough to tell any two apart).
+The folder is that of isa/folders.py. A program's name there ends in the SHA-256 of all that it depends on: the model,
+the files of its weights, the options and the compiler (of which half is enough to tell any two apart).
 
 The compiler is imported where it is needed: a model that is in the cache takes no more of it than the loader.
 """
@@ -25,6 +24,7 @@ from dla.isa import container
 from dla.isa.descriptor import Segment
 from dla.isa.dtypes import Array
 from dla.isa.errors import ContainerError, InputError
+from dla.isa.folders import cache_folder
 from dla.isa.names import identifier, shown
 from dla.isa.program import ISA_VERSION, Program
 
@@ -42,12 +42,6 @@ _MAX_CACHE_BYTES = 2**34
 def is_model(name: str) -> bool:
     """Whether `name` is that of an ONNX model: such files have no first bytes of their own to tell them by."""
     return name.lower().endswith(".onnx")
-
-
-def cache_folder() -> Path:
-    """Where compiled models are kept."""
-    chosen = os.environ.get("DLA_CACHE")
-    return Path(chosen) if chosen else Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "dla"
 
 
 @dataclass(frozen=True)

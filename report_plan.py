@@ -10,6 +10,7 @@ from dla.report import quantity, table
 if TYPE_CHECKING:
     from rich.table import Table
 
+    from dla.emulator.device.paths import Choices
     from dla.emulator.device.plan import Plan
     from dla.isa.program import Instruction, Program
 
@@ -17,14 +18,19 @@ PATHS = ("generic", "gemm", "stream", "conv", "flash")
 """Names of the ways in which the machine executes tensor instructions, by layout.PATH_..."""
 
 
-H200 = 132
-"""Multiprocessors, and so blocks, of the GPU that plans are shown for."""
-
-
 def view(program: Program) -> tuple[dict[str, Any], list[Table | str]]:
-    """The plan of a verified `program` for an H200, as facts and as text. Raises InputError for dims from 2**31 on."""
-    made, steps = planned(program, H200, hopper=True)
-    target = f"an H200 ({H200} multiprocessors, Hopper's paths)"
+    """The plan of a verified `program` for the GPU at hand, an H200 without one, as facts and as text.
+
+    With what `dla run --tune` has measured on that GPU. Raises InputError for dims from 2**31 on.
+    """
+    from dla.console import note
+    from dla.emulator.device import gpu, tuned
+
+    here = gpu.present()
+    shown = here or gpu.H200
+    hopper = shown.architecture == gpu.HOPPER
+    made, steps = planned(program, shown.multiprocessors, hopper=hopper, choices=here and tuned.store(here, note))
+    target = f"{shown.name} ({shown.multiprocessors} multiprocessors{', Hopper paths' if hopper else ''})"
     return plan_facts(made, steps, target), plan_parts(program, made, steps, target)
 
 
@@ -37,14 +43,17 @@ class Step:
     result: str  # type and shape of what it writes, at the largest dims
     path: str
     how: str  # tile shape, splits: the path's own words
+    measured_us: float | None  # by --tune, where that decided how
+    modelled: bool  # the cost model decided
     waits_for: tuple[int, ...] | None  # instructions; None for all before it
     first_block: int
 
 
-def planned(program: Program, blocks: int, *, hopper: bool) -> tuple[Plan, list[Step]]:
+def planned(program: Program, blocks: int, *, hopper: bool, choices: Choices | None = None) -> tuple[Plan, list[Step]]:
     """The plan for a GPU of so many multiprocessors, with Hopper's paths or without, and what it says in words.
 
-    Addresses are made up, so no GPU is needed. `program` is verified. Raises InputError for dims of 2**31 and more.
+    `choices` knows what was measured there. Addresses are made up, so no GPU is needed. `program` is verified. Raises
+    InputError for dims of 2**31 and more.
     """
     from dla.emulator.conflicts import conflicts
     from dla.emulator.device import plan
@@ -52,7 +61,7 @@ def planned(program: Program, blocks: int, *, hopper: bool) -> tuple[Plan, list[
     from dla.emulator.device.paths import Target
     from dla.isa.descriptor import Segment
 
-    made = plan.build(program, {s: s.value << 40 for s in Segment}, Target(blocks, hopper=hopper))
+    made = plan.build(program, {s: s.value << 40 for s in Segment}, Target(blocks, hopper=hopper), choices)
     before = conflicts(program)
     steps = []
     for index, instruction in enumerate(program.instructions):
@@ -60,10 +69,14 @@ def planned(program: Program, blocks: int, *, hopper: bool) -> tuple[Plan, list[
             continue
         chosen, waits = made.schedules[index], made.waits[index]
         needed = None if waits[1] == WAIT_FOR_ALL else tuple(int(i) for i in before[index])
-        first = int(waits[3]) % blocks
+        seconds = chosen.decision and chosen.decision.seconds
         steps.append(
-            Step(index, instruction.name, _result(instruction), PATHS[chosen.path], chosen.summary, needed, first)
-        )
+            Step(
+                index, instruction.name, _result(instruction), PATHS[chosen.path], chosen.summary,
+                None if seconds is None else seconds * 1e6, chosen.decision is not None and seconds is None,
+                needed, int(waits[3]),
+            )
+        )  # fmt: skip
     return made, steps
 
 
@@ -84,10 +97,15 @@ def plan_parts(program: Program, made: Plan, steps: list[Step], target: str) -> 
         f"plan of {program.name} for {target}: {quantity(made.images.nbytes, 'B')} of instructions, "
         f"{len(made.maps)} tensor maps, {quantity(made.workspace_bytes, 'B')} of workspace"
     )
-    found = table("", "instruction", "result", "path", "how", "waits for", "first block")
+    found = table("", "instruction", "result", "path", "how", "chosen", "waits for", "first block")
     for step in steps:
         waits = "all before" if step.waits_for is None else " ".join(map(str, step.waits_for))
-        found.add_row(str(step.instruction), step.name, step.result, step.path, step.how, waits, str(step.first_block))
+        chosen = "modelled" if step.modelled else ""
+        if step.measured_us is not None:
+            chosen = f"measured ({step.measured_us:.1f} us)"
+        found.add_row(
+            str(step.instruction), step.name, step.result, step.path, step.how, chosen, waits, str(step.first_block)
+        )
     return [head, found]
 
 

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from dla.emulator.device import source
+from dla.emulator.device.gpu import HOPPER, architecture_for
 from dla.emulator.device.paths import Target
 from dla.isa.errors import BackendError
 
@@ -30,7 +31,7 @@ class Kernel:
     @property
     def target(self) -> Target:
         """What plans for this build are made for."""
-        return Target(self.blocks, hopper=self.architecture == "sm_90a")
+        return Target(self.blocks, hopper=self.architecture == HOPPER)
 
 
 def import_cupy() -> Any:
@@ -52,11 +53,11 @@ def import_cupy() -> Any:
 
 
 def native_architecture(cupy: Any) -> str:
-    """The architecture to compile for: with Hopper's own instructions where the GPU has them."""
+    """The architecture to compile for. Raises BackendError where the GPU is too old."""
     capability = str(cupy.cuda.Device().compute_capability)
     if int(capability) < 80:
         raise BackendError(f"the GPU has compute capability {capability}, and the machine needs 80 (Ampere) or later")
-    return "sm_90a" if capability == "90" else f"sm_{capability}"
+    return architecture_for(int(capability))
 
 
 def kernel(

@@ -11,12 +11,14 @@ from typing import Any
 import numpy as np
 
 from dla.emulator.binding import Bound, bind, bind_state, is_device_array
-from dla.emulator.device import build, plan
+from dla.emulator.device import build, gpu, plan, tune, tuned
 from dla.emulator.device.generate import TRAP_CODES
 from dla.emulator.device.launch import Launch
 from dla.emulator.device.layout import BLOCK_THREADS, COUNTERS, LAUNCH, PROBE, REPORT, WARP
 from dla.emulator.device.memory import DeviceMemory
+from dla.emulator.device.paths import Choices
 from dla.emulator.device.state import State
+from dla.emulator.device.timer import DeviceTimer
 from dla.emulator.result import Probe, Result
 from dla.isa.descriptor import Dynamic, Segment
 from dla.isa.dtypes import Array
@@ -38,13 +40,16 @@ def _silent(message: str) -> None:
 class DeviceMachine:
     """Runs programs on an NVIDIA GPU of compute capability 8.0 or later.
 
-    `checked` selects the build that checks the address of every element. `timeout` is in seconds, per wait.
+    `checked` selects the build that checks the address of every element. `timeout` is in seconds, per wait. `tune`
+    measures, when a program is loaded, the ways in which its instructions can be executed, where that was not done
+    before on this GPU; what was measured once serves every later load (see tune.py).
     `architecture` overrides the compiler's target (such as "sm_80"). `only` names the tensor rows that the kernel is to
     have (all by default), for measurements. `progress` hears of slow steps.
     """
 
     checked: bool = False
     timeout: float = DEFAULT_TIMEOUT
+    tune: bool = False
     architecture: str | None = None
     only: frozenset[str] | None = None
     progress: Callable[[str], None] = _silent
@@ -55,23 +60,46 @@ class DeviceMachine:
         kernel = build.kernel(
             checked=self.checked, architecture=self.architecture, only=self.only, progress=self.progress
         )
-        return DeviceSession(self, kernel, program)
+        choices = self._measured(kernel)
+        if self.tune and choices:
+
+            def load(trial: Program, way: Choices | None, memory: DeviceMemory | None) -> DeviceSession:
+                return DeviceSession(self, kernel, trial, way, memory)
+
+            tune.measure(program, kernel.target, choices, DeviceTimer(build.import_cupy(), load), self.progress)
+        return DeviceSession(self, kernel, program, choices)
+
+    def _measured(self, kernel: build.Kernel) -> tuned.Store | None:
+        """What was measured with `kernel` on this GPU."""
+        present = gpu.present(build.import_cupy().cuda.Device().id)
+        if present is None:
+            return None
+        return tuned.store(
+            present, self.progress, architecture=kernel.architecture, checked=self.checked, only=self.only
+        )
 
 
 class DeviceSession:
-    """A program on the GPU: its segments, its plan, and the buffers of a launch."""
+    """A program on the GPU: its segments, its plan, and the buffers of a launch.
 
-    def __init__(self, machine: DeviceMachine, kernel: build.Kernel, program: Program) -> None:
+    `memory` is that of another session of an equal program, which then must not run at the same time.
+    """
+
+    def __init__(
+        self, machine: DeviceMachine, kernel: build.Kernel, program: Program, choices: Choices | None = None,
+        memory: DeviceMemory | None = None,
+    ) -> None:  # fmt: skip
         self.program = program
         self._machine = machine
         self._kernel = kernel
         self._cupy = build.import_cupy()
-        self._stream = self._cupy.cuda.Stream(non_blocking=True)
+        stream = self._cupy.cuda.Stream(non_blocking=True)
         self._side_stream = self._cupy.cuda.Stream(non_blocking=True)
         self._began, self._ended = self._cupy.cuda.Event(), self._cupy.cuda.Event()
-        self.memory = DeviceMemory(self._cupy, program, self._stream)
+        self.memory = memory or DeviceMemory(self._cupy, program, stream)
         """The segments."""
-        self._plan = plan.build(program, self.memory.bases, kernel.target)
+        self._stream = self.memory.stream
+        self._plan = plan.build(program, self.memory.bases, kernel.target, choices)
         self._state = State(self._cupy, program, self.memory)
         upload = self.memory.upload
         self._tables = {

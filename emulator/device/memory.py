@@ -96,6 +96,16 @@ class DeviceMemory:
         """Zero `size` bytes, in order with everything else."""
         self._runtime.memsetAsync(address, 0, size, self.stream.ptr)
 
+    def fill(self, segment: Segment, pattern: Array) -> None:
+        """Write the bytes of `pattern` (u8) over a whole segment, again and again; ordered, not waited for."""
+        start, size = self.bases[segment], self._sizes[segment]
+        done = min(size, pattern.nbytes)
+        self.overwrite(start, pattern[:done])
+        while done < size:
+            more = min(done, size - done)
+            self.copy_within(start + done, start, more)
+            done += more
+
     def fetch(self, address: int, dtype: np.dtype[Any], count: int) -> Array:
         """`count` elements from a device address, on the host."""
         host = np.empty(count, dtype)

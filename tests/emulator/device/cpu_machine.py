@@ -26,7 +26,7 @@ from dla.emulator.binding import bind, bind_state
 from dla.emulator.device import plan, source
 from dla.emulator.device.generate import TRAP_CODES
 from dla.emulator.device.layout import COUNTERS, LAUNCH, PROBE, REPORT
-from dla.emulator.device.paths import Target
+from dla.emulator.device.paths import Choices, Target
 from dla.emulator.device.paths.tensor_map import AnyMap, Im2colMap
 from dla.isa import weights
 from dla.isa.descriptor import Segment
@@ -84,7 +84,9 @@ def _text(*, hopper: bool, checked: bool) -> str:
 class CpuSession:
     """A program on the emulated device, with the methods of a DeviceSession that the tests use."""
 
-    def __init__(self, program: Program, *, hopper: bool, checked: bool = False, seed: int = 0) -> None:
+    def __init__(
+        self, program: Program, *, hopper: bool, checked: bool = False, seed: int = 0, choices: Choices | None = None
+    ) -> None:
         self.program = program
         self.seed = seed
         self.timeout_ns = 10**9
@@ -96,7 +98,7 @@ class CpuSession:
         for block in weights.blocks(program):
             data = np.ascontiguousarray(block.data).reshape(-1).view(np.uint8)
             self._segments[Segment.CONST][block.offset : block.offset + data.size] = data
-        self.plan = plan.build(program, bases, Target(BLOCKS, hopper=hopper))
+        self.plan = plan.build(program, bases, Target(BLOCKS, hopper=hopper), choices)
         self._launch = np.zeros((), LAUNCH.dtype)
         maps = self._room(max(1, len(self.plan.maps)) * 128)
         for index, tensor_map in enumerate(self.plan.maps):

@@ -1,0 +1,101 @@
+"""The timing of trials, on a CuPy that is made of host memory and a clock that the test sets."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from dla.assembler import assemble
+from dla.emulator.device import build, timer, tune, tuned
+from dla.emulator.device.gpu import H200
+from dla.emulator.device.machine import DeviceMachine, DeviceSession
+from dla.emulator.device.paths import Target
+from dla.isa.descriptor import Segment
+from dla.tests.emulator.device import fake_cupy
+
+TARGET = Target(132, hopper=True)
+EMPTY_MS = 0.004
+PRODUCT = """
+.input w : bf16[512, 512]
+.input x : bf16[256, 512]
+.scratch h : bf16[256, 512]
+.output y : f32[256, 512]
+main:
+    ACT.relu h, x
+    GEMM y, h, w
+    HALT
+"""
+
+
+@pytest.fixture
+def timed(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """A namespace: `timer`, the `sessions` that it made, and `ms(session)`, how long a launch of one takes."""
+    cupy = fake_cupy.make()
+    found = SimpleNamespace(sessions=[], ms=lambda session: 1.0, launched=None)
+
+    monkeypatch.setattr(build, "import_cupy", lambda: cupy)
+    monkeypatch.setattr(timer, "FLUSH_BYTES", 4096)
+    # The driver encodes them.
+    monkeypatch.setattr("dla.emulator.device.paths.tensor_map.TensorMap.encode", lambda self: b"\0" * 128)
+    cupy.cuda.get_elapsed_time = lambda began, ended: found.ms(found.launched)
+
+    def load(program, choices, memory):
+        def function() -> None:
+            found.launched = session
+
+        kernel = SimpleNamespace(
+            function=SimpleNamespace(kernel=SimpleNamespace(ptr=function)), prepare=lambda *_, **__: None, blocks=132,
+            shared_bytes=0, target=TARGET,
+        )  # fmt: skip
+        session = DeviceSession(DeviceMachine(), kernel, program, choices, memory)
+        found.sessions.append(session)
+        return session
+
+    found.timer = timer.DeviceTimer(cupy, load)
+    return found
+
+
+def test_a_way_takes_what_its_launches_take_without_an_empty_one(timed, tmp_path, monkeypatch):
+    """Divided by the repetitions; the quickest one is kept."""
+    monkeypatch.setenv("DLA_CACHE", str(tmp_path))
+
+    def ms(session: DeviceSession) -> float:
+        place = timed.sessions.index(session)
+        return EMPTY_MS + (0 if place == 0 else 0.64 if place != 3 else 0.32)
+
+    timed.ms = ms
+    store = tuned.store(H200, pytest.fail)
+    tune.measure(assemble(PRODUCT), TARGET, store, timed.timer, lambda message: None)
+    _, *sessions = timed.sessions
+    repeats = len(sessions[0].program.instructions) - 1
+    (known,) = store._known.values()
+    assert known.seconds == pytest.approx(0.32e-3 / repeats)
+    assert known.fields["splits"] == sessions[2].plan.schedules[0].decision.choice.splits
+
+
+def test_operands_are_random_numbers_in_memory_that_all_ways_share(timed, tmp_path, monkeypatch):
+    """Neither zeros nor garbage: on those, a GPU is quicker."""
+    monkeypatch.setenv("DLA_CACHE", str(tmp_path))
+    tune.measure(assemble(PRODUCT), TARGET, tuned.store(H200, pytest.fail), timed.timer, lambda message: None)
+    _, *sessions = timed.sessions
+    memory = sessions[0].memory
+    assert len(sessions) > 1
+    assert all(session.memory is memory for session in sessions)
+    first = sessions[0].program.instructions[0]
+    for name, segment in (("a", Segment.STATE), ("b", Segment.INPUT)):
+        d = first.operand(name)
+        assert d.segment is segment
+        numbers = memory.view(d, d.bounds).view(d.dtype.numpy).astype(np.float32)
+        assert abs(numbers.mean()) < 0.02
+        assert abs(numbers.std() - 1) < 0.02
+
+
+def test_a_way_that_takes_no_time_is_still_a_time(timed, tmp_path, monkeypatch):
+    """The clock is coarser than a small instruction: nothing is negative, and what is kept can be read again."""
+    monkeypatch.setenv("DLA_CACHE", str(tmp_path))
+    store = tuned.store(H200, pytest.fail)
+    tune.measure(assemble(PRODUCT), TARGET, store, timed.timer, lambda message: None)
+    assert all(known.seconds > 0 for known in tuned.store(H200, pytest.fail)._known.values())
