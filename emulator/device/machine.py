@@ -62,12 +62,16 @@ class DeviceMachine:
         )
         choices = self._measured(kernel)
         if self.tune and choices:
-
-            def load(trial: Program, way: Choices | None, memory: DeviceMemory | None) -> DeviceSession:
-                return DeviceSession(self, kernel, trial, way, memory)
-
-            tune.measure(program, kernel.target, choices, DeviceTimer(build.import_cupy(), load), self.progress)
+            tune.measure(program, kernel.target, choices, self.timer(kernel), self.progress)
         return DeviceSession(self, kernel, program, choices)
+
+    def timer(self, kernel: build.Kernel) -> DeviceTimer:
+        """What times trials on `kernel`."""
+
+        def load(trial: Program, way: Choices | None, memory: DeviceMemory | None) -> DeviceSession:
+            return DeviceSession(self, kernel, trial, way, memory)
+
+        return DeviceTimer(build.import_cupy(), load)
 
     def _measured(self, kernel: build.Kernel) -> tuned.Store | None:
         """What was measured with `kernel` on this GPU."""

@@ -69,21 +69,21 @@ def measure(program: Program, target: Target, store: Store, timer: Timer, progre
             continue
         ways = _worth_trying(decision)
         if len(ways) > 1:
-            trials[decision.key] = decision, _trial(instruction, decision.offers[0].clocks, ways)
+            trials[decision.key] = decision, trial(instruction, decision.offers[0].clocks, ways)
     if not trials:
         progress("tuning: nothing that has not been measured")
         return
     progress(f"tuning: {sum(len(t.ways) for _, t in trials.values())} ways to execute {len(trials)} instructions")
     began = time.perf_counter()
-    found = {key: _quickest(trial, timer) for key, (_, trial) in trials.items()}
+    found = {key: _quickest(pair[1], timer) for key, pair in trials.items()}
     store.add(found)
     other = sum(found[key].fields != fields_of(decision.choice) for key, (decision, _) in trials.items())
     progress(f"tuned in {time.perf_counter() - began:.1f} s: {other} of {len(found)} are quicker than modelled")
 
 
-def _quickest(trial: Trial, timer: Timer) -> Measured:
+def _quickest(timed: Trial, timer: Timer) -> Measured:
     """Of equally quick ways the one that the model finds cheapest."""
-    seconds, way = min(zip(timer(trial), trial.ways, strict=True), key=lambda pair: pair[0])
+    seconds, way = min(zip(timer(timed), timed.ways, strict=True), key=lambda pair: pair[0])
     return Measured(fields_of(way), seconds)
 
 
@@ -96,7 +96,7 @@ def _worth_trying(decision: Decision[Any]) -> tuple[Any, ...]:
 # ---- the program of a trial ----
 
 
-def _trial(instruction: Instruction, clocks: float, ways: tuple[Any, ...]) -> Trial:
+def trial(instruction: Instruction, clocks: float, ways: tuple[Any, ...]) -> Trial:
     """A trial of `instruction` at its bounds, which takes about so many clocks once.
 
     It writes one place again and again, so each waits for the one before. What it reads and nothing writes lies in as
