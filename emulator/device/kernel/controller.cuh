@@ -22,7 +22,7 @@ struct Controller {
         const bool ok = spin(
             &launch, [&] { return mbarrier_test(&shared.free[pushed % WORKS], phase); },
             [&] { raise(&launch, TRAP_TIMEOUT, slot().instruction, WAITED_FOR_WORKERS); });
-        slot_free = __all_sync(0xffffffffu, ok) && !stopped(shared);
+        slot_free = __all_sync(0xffffffffu, ok && !stopped(shared));  // one answer, whoever traps meanwhile
         return slot_free;
     }
 

@@ -14,7 +14,7 @@ constexpr u32 CHUNK_BYTES = 16;
 DEV bool range_in_bounds(const Tensor& t, const char* p, u32 bytes) {
 #ifdef DLA_CHECKED
     if (bytes != 0 && (p < t.low || p + bytes > t.high)) {
-        raise(shared_state().launch, TRAP_BOUNDS, shared_state().instruction);
+        raise(shared_state().launch, TRAP_BOUNDS, present_instruction());
         return false;
     }
 #endif

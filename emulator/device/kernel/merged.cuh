@@ -18,6 +18,17 @@ template <class Kept> DEV const Kept& kept(const Work& w) {
     return reinterpret_cast<const Kept&>(in_shared(w).detail);
 }
 
+// The first operands of a work, as Merged measures them: tensors of the same dims. A handler whose operands lie differently
+// gives a description of its own.
+struct SameDims {
+    const Tensor* tensors;
+
+    DEV explicit SameDims(const Work& w) : tensors(in_shared(w).operands) {}
+    DEV i32 rank() const { return tensors[0].rank; }
+    DEV i64 dim(i32 axis) const { return tensors[0].dims[axis]; }
+    DEV i64 stride(u32 k, i32 axis) const { return tensors[k].strides[axis] * tensors[k].item_bytes; }  // bytes
+};
+
 // N tensors of the same dims, the first N operands; the first is the output. Axes that follow one another in every tensor
 // count as one. Then at most AXES are left, axis 0 being the row: along it, elements are neighbours, or (of an operand that
 // is broadcast) all one. Measured before the tiles are counted, and kept in the detail of the work.
@@ -42,11 +53,12 @@ template <u32 N> struct __align__(16) Merged {
 
     // Measures the operands of `w` in units of so many elements. `row_axes`: how many axes at the end may make the row;
     // MAX_RANK for all. Whether all this is so, and units are aligned.
-    DEV_CALL bool measure(const Work& w, u32 unit, u32 row_axes) {
-        const Tensor* const tensors = in_shared(w).operands;
-        i32 axis = tensors[0].rank - 1;
+    DEV_CALL bool measure(const Work& w, u32 unit, u32 row_axes) { return measure_as(SameDims(w), unit, row_axes); }
+    template <class Shape> DEV bool measure_as(const Shape& shape, u32 unit, u32 row_axes) {
+        const Tensor* const tensors = shape.tensors;
+        i32 axis = shape.rank() - 1;
         i64 strides[N];
-        const i64 length = take(tensors, axis, axis + 1 - static_cast<i32>(row_axes), strides);
+        const i64 length = take(shape, axis, axis + 1 - static_cast<i32>(row_axes), strides);
         bool fits = true;
         dense = 0;
 #pragma unroll
@@ -58,7 +70,7 @@ template <u32 N> struct __align__(16) Merged {
         i64 rows = 1;
 #pragma unroll
         for (u32 a = 1; a < AXES; ++a) {
-            const i64 taken = take(tensors, axis, 0, strides);
+            const i64 taken = take(shape, axis, 0, strides);
             size[a] = static_cast<u32>(taken);
             rows *= taken;
 #pragma unroll
@@ -116,19 +128,19 @@ template <u32 N> struct __align__(16) Merged {
   private:
     // Makes the axes from `axis` downwards to `bottom` that are one axis, and gives its size and its strides in bytes;
     // `axis` moves on.
-    DEV static i64 take(const Tensor* tensors, i32& axis, i32 bottom, i64 (&strides)[N]) {
+    template <class Shape> DEV static i64 take(const Shape& shape, i32& axis, i32 bottom, i64 (&strides)[N]) {
         i64 total = 1;
         bool begun = false;
 #pragma unroll
         for (u32 k = 0; k < N; ++k) strides[k] = 0;
 #pragma unroll 1
         for (; axis >= 0 && axis >= bottom; --axis) {
-            const i64 dim = tensors[0].dims[axis];
+            const i64 dim = shape.dim(axis);
             if (dim == 1) continue;
             bool joins = true;
 #pragma unroll
             for (u32 k = 0; k < N; ++k) {
-                const i64 stride = tensors[k].strides[axis] * tensors[k].item_bytes;
+                const i64 stride = shape.stride(k, axis);
                 if (begun) joins &= stride == strides[k] * total;
                 else strides[k] = stride;
             }

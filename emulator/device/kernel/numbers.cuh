@@ -8,7 +8,7 @@ constexpr f32 LOG2_E = 1.4426950408889634f;
 // The checked build looks at every address before it is used.
 DEV bool in_bounds(const Tensor& t, const char* p) {
     if (p >= t.low && p + t.item_bytes <= t.high) return true;
-    raise(shared_state().launch, TRAP_BOUNDS, shared_state().instruction);
+    raise(shared_state().launch, TRAP_BOUNDS, present_instruction());
     return false;
 }
 #else

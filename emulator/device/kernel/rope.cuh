@@ -1,30 +1,137 @@
-// ROPE: one thread rotates a pair, or copies an element beyond the pairs; so out may be x.
+// ROPE: one thread rotates a pair, or eight, and copies elements beyond the pairs; so out may be x.
 #pragma once
 #include "reduction.cuh"
+#include "units.cuh"
 #include "views.cuh"
 
+// out, x and cos with the dims of cos: a row is as long as there are pairs.
+struct RopeDims : SameDims {
+    DEV explicit RopeDims(const RopeArgs& args) : SameDims(args.work) {}
+    DEV i64 dim(i32 axis) const { return tensors[2].dims[axis]; }
+};
+
 struct RopeHandler {
-    static constexpr u32 SCRATCH = 0;
-    static DEV i64 pairs(const RopeArgs& args) { return args.cos().dims[args.cos().rank - 1]; }
+    static constexpr u32 DEPTH = 4, PIECES = 8;  // x twice, cos, sin: of f32, two pieces each
+    static constexpr u32 SCRATCH = DEPTH * PIECES * LAYER;
+    using Kept = Merged<3>;
+
+    static DEV u32 pairs(const RopeArgs& args) { return args.cos().dims[args.cos().rank - 1]; }
     // Pairs and single elements of a row.
-    static DEV i64 items(const RopeArgs& args) { return args.x().dims[args.x().rank - 1] - pairs(args); }
+    static DEV u32 items(const RopeArgs& args) { return args.x().dims[args.x().rank - 1] - pairs(args); }
+
+    // cos and sin lie alike, and are read by vectors like the rest.
+    static DEV void prepare(const RopeArgs& args, Kept& all) {
+        const Tensor& cos = args.cos();
+        const Tensor& sin = args.sin();
+        bool fits = is_float(args.x().dtype) && is_float(args.out().dtype) && is_float(cos.dtype);
+        fits &= aligned_for_vectors(sin) && (items(args) - pairs(args)) % VECTOR == 0;
+        for (u32 k = 0; k < cos.rank; ++k) fits &= cos.strides[k] == sin.strides[k] || cos.dims[k] == 1;
+        all.way = 0;
+        if (!fits || !all.measure_as(RopeDims(args), VECTOR, 1)) return;
+        all.way = all.singles == 0 && all.neighbours(0) && all.neighbours(1) && all.neighbours(2) ? WAY_VECTORS : 0;
+    }
+    static DEV u32 scratch(const RopeArgs& args) {
+        const Kept& all = Kept::of(args.work);
+        return all.way == 0 || all.few() ? 0 : SCRATCH;
+    }
     static DEV u32 tiles(const RopeArgs& args) {
-        return elementwise_tiles(Walk(args.x(), leading_axes(args.x(), 1)).count * items(args));
+        const Kept& all = Kept::of(args.work);
+        return all.way ? all.tiles() : elementwise_tiles(Walk(args.x(), leading_axes(args.x(), 1)).count * items(args));
+    }
+
+    static DEV void rotate(f32& a, f32& b, f32 cos, f32 sin) {
+        const f32 first = a * cos - b * sin;
+        b = b * cos + a * sin;
+        a = first;
+    }
+
+    // Eight pairs at a time: two vectors of x, which are neighbours where pairs are.
+    static DEV void by_vectors(const RopeArgs& args, u32 tile, const Block& block) {
+        constexpr u32 AXES = Kept::AXES;
+        using Place = Merged<3>::Place;
+        Streams<3> all(args.work);
+        const bool interleaved = args.interleaved();
+        const i64 to_sin = args.sin().data - args.cos().data;
+        const u32 apart = interleaved ? VECTOR : pairs(args);  // elements, from the first vector to the second
+        const u32 rest = (items(args) - pairs(args)) / VECTOR;
+        const Tensor* const tensors = all.tensors;
+        if (interleaved) {
+            all.unit_bytes[0] *= 2;
+            all.unit_bytes[1] *= 2;
+        }
+        const u32 item[2] = {tensors[0].item_bytes, tensors[1].item_bytes};
+        const auto part = [&](u32 k, const Place& p) -> const char* {  // of x, x, cos, sin
+            return k < 2 ? all.at<AXES>(1, p) + k * apart * item[1] : all.at<AXES>(2, p) + (k == 3 ? to_sin : 0);
+        };
+        const auto tensor = [&](u32 k) -> const Tensor& { return tensors[k < 2 ? 1 : k]; };
+        const auto fetch = [&](const Place& p, char* slot) {
+#pragma unroll
+            for (u32 k = 0; k < 4; ++k) {
+                const char* from = part(k, p);
+                const u32 dtype = all.dtype[k < 2 ? 1 : 2];
+                if (in_bounds(tensor(k), from) && in_bounds(tensor(k), from + (VECTOR - 1) * tensor(k).item_bytes))
+                    fetch_vector(from, dtype, slot + 2 * k * LAYER, LAYER, k >= 2);
+            }
+        };
+        const auto turn = [&](const Place& p, const RawVector (&raw)[4]) {
+            f32 v[4][VECTOR];
+#pragma unroll
+            for (u32 k = 0; k < 4; ++k) raw[k].unpack(all.dtype[k < 2 ? 1 : 2], v[k]);
+            if (interleaved) {
+#pragma unroll
+                for (u32 i = 0; i < VECTOR; ++i)
+                    rotate(v[i * 2 / VECTOR][i * 2 % VECTOR], v[i * 2 / VECTOR][i * 2 % VECTOR + 1], v[2][i], v[3][i]);
+            } else {
+#pragma unroll
+                for (u32 i = 0; i < VECTOR; ++i) rotate(v[0][i], v[1][i], v[2][i], v[3][i]);
+            }
+            char* to = all.at<AXES>(0, p);
+#pragma unroll
+            for (u32 k = 0; k < 2; ++k) {
+                char* there = to + k * apart * item[0];
+                if (all.holds(0, there, vector_bytes(all.dtype[0]))) RawVector::pack(all.dtype[0], v[k]).store(there, all.dtype[0]);
+            }
+            // Elements beyond the pairs: each thread of the row takes every so many.
+            const i64 begin = static_cast<i64>(2 * pairs(args)) - (interleaved ? 2 : 1) * static_cast<i64>(p.index[0]) * VECTOR;
+#pragma unroll 1
+            for (u32 r = p.index[0]; r < rest; r += all.size[0]) {
+                const i64 at = begin + r * VECTOR;
+                RawVector::load_inside(tensors[1], all.at<AXES>(1, p) + at * item[1]).unpack(all.dtype[1], v[0]);
+                char* there = to + at * item[0];
+                if (all.holds(0, there, vector_bytes(all.dtype[0]))) RawVector::pack(all.dtype[0], v[0]).store(there, all.dtype[0]);
+            }
+        };
+        each_unit<AXES, DEPTH, PIECES>(
+            all, tile, block,
+            [&](const Place& p) {
+                RawVector raw[4];
+#pragma unroll
+                for (u32 k = 0; k < 4; ++k) raw[k] = RawVector::load_inside(tensor(k), part(k, p));
+                turn(p, raw);
+            },
+            fetch,
+            [&](const Place& p, const char* slot) {
+                RawVector raw[4];
+#pragma unroll
+                for (u32 k = 0; k < 4; ++k) raw[k] = fetched_vector(slot + 2 * k * LAYER, LAYER, all.dtype[k < 2 ? 1 : 2]);
+                turn(p, raw);
+            });
     }
 
     static DEV_CALL void run(const RopeArgs& args, u32 tile, const Block& block) {
+        if (Kept::of(args.work).way) return by_vectors(args, tile, block);
         const Tensor& x = args.x();
         const Tensor& out = args.out();
         const Tensor& cos = args.cos();
         const Tensor& sin = args.sin();
         const Walk rows(x, leading_axes(x, 1)), out_rows(out, leading_axes(out, 1));
         const Walk cos_rows(cos, leading_axes(cos, 1)), sin_rows(sin, leading_axes(sin, 1));
-        const i64 per_row = items(args), pairs = RopeHandler::pairs(args);
+        const u32 per_row = items(args), pairs = RopeHandler::pairs(args);
         const i64 step = x.strides[x.rank - 1], out_step = out.strides[out.rank - 1];
         const i64 cos_step = cos.strides[cos.rank - 1], sin_step = sin.strides[sin.rank - 1];
         const bool interleaved = args.interleaved();
         for_each_element(block, tile, rows.count * per_row, [&](i64 i) {
-            const i64 row = i / per_row, item = i - row * per_row;
+            const i64 row = i >> 32 ? i / per_row : static_cast<u32>(i) / per_row, item = i - row * per_row;
             const i64 from = rows.offset(row), to = out_rows.offset(row);
             if (item >= pairs) {
                 store_f32(out, to + (item + pairs) * out_step, load_f32(x, from + (item + pairs) * step));

@@ -101,7 +101,6 @@ struct Shared {
     u32 shared_with[COUNTERS / WARP]; // a bit for each counter: set once blocks other than this one count on it
     Scalars scalars;
     const Launch* launch;
-    u32 instruction;  // that the workers are at
     u32 stop;         // this block has trapped or heard of a trap
     u32 leaves_last;  // of all blocks
     WorkerPlace workers[WORKER_WARPS];
@@ -127,6 +126,12 @@ struct Block {
     DEV void sync() const { named_barrier(WORKER_BARRIER, WORKER_THREADS); }
 };
 
+// The instruction that the calling worker is at: each warp has its own place, others may not have come to the work yet.
+DEV u32 present_instruction() {
+    const Shared& shared = shared_state();
+    return shared.works[shared.workers[Block().warp()].taken % WORKS].instruction;
+}
+
 // Claims the report for the first trap of a launch, and tells every block to stop.
 DEV_CALL void raise(const Launch* launch, u32 category, u32 instruction, u32 a = 0, u32 b = 0, u32 c = 0, u32 d = 0, u32 e = 0) {
     Report* report = launch->report;
@@ -147,7 +152,7 @@ DEV_CALL void raise(const Launch* launch, u32 category, u32 instruction, u32 a =
 DEV void trap(const Block& block, u32 category, u32 detail = 0) {
     Shared& shared = shared_state();
     stop(shared);
-    raise(block.launch(), category, shared.instruction, detail);
+    raise(block.launch(), category, present_instruction(), detail);
 }
 
 // A wait that ends: polls until `done()` or, after the launch's time-out or a trap elsewhere, gives up with false.

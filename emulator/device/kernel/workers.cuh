@@ -19,7 +19,6 @@ DEV void run_generic(u32 taken, const Block& block) {
     Kept::set(taken, scratch);
     wait_phase(&Kept::shared().ready[taken % WORKS], taken / WORKS % 2);
     if (!w.go) return;
-    if (block.thread() == 0) Kept::shared().instruction = w.instruction;
     for (u32 tile = w.first_tile;;) {
         Kept::place().tile = tile;
         run_tile(Kept::shared().works[Kept::taken() % WORKS], tile, block);

@@ -25,7 +25,7 @@ import numpy as np
 from dla.emulator.binding import bind, bind_state
 from dla.emulator.device import plan, source
 from dla.emulator.device.generate import TRAP_CODES
-from dla.emulator.device.layout import COUNTERS, LAUNCH, PROBE, REPORT
+from dla.emulator.device.layout import COUNTERS, IMAGE_HEADER, LAUNCH, PROBE, REPORT
 from dla.emulator.device.paths import Choices, Target
 from dla.emulator.device.paths.tensor_map import AnyMap, Im2colMap
 from dla.isa import weights
@@ -108,8 +108,9 @@ class CpuSession:
         self._report = np.zeros(1, REPORT.dtype)
         self._probes = np.zeros(max(1, len(self.plan.probes)), PROBE.dtype)
         self._registers = np.zeros(32, np.int64)
+        self._images = self._copied(self.plan.images)
         tables = {
-            "images": self._copied(self.plan.images), "image_places": self._copied(self.plan.image_places),
+            "images": self._images, "image_places": self._copied(self.plan.image_places),
             "maps": maps, "workspace": self._room(self.plan.workspace_bytes + 16), "counters": self._counters,
             "abort": self._abort, "report": self._report, "probes": self._probes,
             "initial_registers": self._registers,
@@ -124,6 +125,15 @@ class CpuSession:
         """Overwrite the named state tensors."""
         for name, array in bind_state(self.program, values).items():
             self._write(name, array)
+
+    def ways(self) -> list[tuple[str, int]]:
+        """Of each instruction with operands, its mnemonic and the way that its handler chose when the plan was made."""
+        size, chosen = IMAGE_HEADER.dtype.itemsize, []
+        for (begin, _), instruction in zip(self.plan.image_places, self.program.instructions, strict=False):
+            header = self._images[int(begin) * 16 :][:size].view(IMAGE_HEADER.dtype)[0]
+            if instruction.row.operands:
+                chosen.append((instruction.row.mnemonic, int(header["detail"][-1])))
+        return chosen
 
     def run(self, inputs: Mapping[str, Any], dims: Mapping[str, int] | None = None) -> Any:
         """One launch; outputs and state at their bounds. Raises Trap."""

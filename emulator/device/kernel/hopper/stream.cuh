@@ -316,7 +316,6 @@ struct HopperStream {
                         b.load(me, at, granules, wide, two);
                         if (!ready) {
                             if (!me.wait_ready()) return;
-                            if (thread == 0) shared_state().instruction = w.instruction;
 #pragma unroll
                             for (u32 j = 0; j < Rows::PANELS; ++j)
                                 if (j < panels) load_panel(a[j], source, j);

@@ -1,0 +1,47 @@
+// A block's share of the units of some tensors: what a thread reads is on its way to shared memory long before it is used.
+#pragma once
+#include "vectors.cuh"
+
+// Units of each block lie together, so that what neighbouring units read twice is found in the first-level cache.
+DEV u32 share_of(u32 units, u32 tiles) {
+    const u32 turns = (units + tiles * WORKER_THREADS - 1) / (tiles * WORKER_THREADS);
+    return turns * WORKER_THREADS;
+}
+
+// Calls use(place, slot) for every unit of this thread, DEPTH units after fetch(place, slot) has started its copies to
+// `slot`, the first of PIECES places of 16 bytes, LAYER apart. Where no thread has more than one unit, at_once(place) does
+// it all. Threads read back only what they fetched themselves, so there is no barrier. USED: see Merged.
+template <u32 USED, u32 DEPTH, u32 PIECES, u32 N, class Once, class Fetch, class Use>
+DEV void each_unit(const Streams<N>& all, u32 tile, const Block& block, Once at_once, Fetch fetch, Use use) {
+    constexpr u32 STAGE = PIECES * LAYER, STAGES = DEPTH * STAGE;
+    static_assert(STAGES <= SCRATCH_BYTES, "they fit in scratch");
+    const u32 share = share_of(all.units, all.tiles());
+    const u32 first = tile * share + block.thread(), end = min(all.units, (tile + 1) * share);
+    auto here = all.template place<USED>(first);
+    if (all.few()) {
+        if (first < end) at_once(here);
+        return;
+    }
+    const auto by = all.template place<USED>(WORKER_THREADS);
+    auto there = here;
+    char* const mine = block.scratch() + block.thread() * VECTOR_BYTES;
+    u32 ahead = first;
+    const auto begin = [&](u32 stage) {
+        if (ahead < end) fetch(there, mine + stage);
+        copy_async_commit();
+        ahead += WORKER_THREADS;
+        all.template move<USED>(there, by);
+    };
+#pragma unroll 1
+    for (u32 stage = 0; stage < STAGES; stage += STAGE) begin(stage);
+    u32 stage = 0;
+#pragma unroll 1
+    for (u32 unit = first; unit < end; unit += WORKER_THREADS) {
+        copy_async_wait<DEPTH - 1>();
+        use(here, mine + stage);
+        all.template move<USED>(here, by);
+        begin(stage);
+        stage = stage + STAGE < STAGES ? stage + STAGE : 0;
+    }
+    copy_async_wait<0>();
+}
