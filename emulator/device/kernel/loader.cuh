@@ -6,8 +6,6 @@
 
 static_assert(RING_BARRIERS == 32, "a bit for each");
 struct Loader {
-    const Launch& launch;
-    Shared& shared;
     RingPlace place;
     u32 room = GRANULES;  // granules in front of `place` that nobody uses
     u32 oldest = 0;       // sequence of the oldest stage that may be in use
@@ -18,7 +16,7 @@ struct Loader {
     u32 taken = 0;        // works done
     u32 ring;             // where the ring lies, in the shared window
 
-    DEV Loader(const Launch& l, Shared& s) : launch(l), shared(s), ring(shared_address(shared_memory_anew())) {}
+    DEV Loader() : ring(shared_address(shared_memory_anew())) {}
 
     // The next stage, once nobody uses it; false if the run is over. Its full barrier waits for `bytes` of copies, all of
     // which the caller has to start: also after a trap, which the loader hears of here and nowhere else. Without bytes,
@@ -38,7 +36,7 @@ struct Loader {
             way = granules;
         }
         room -= way;
-        shared.stage_way[stage.barrier()] = way;
+        shared_state().stage_way[stage.barrier()] = way;
         alike = bytes == 0 ? 0 : granules == size ? alike + 1 : 1;
         size = granules;
         if (bytes) {
@@ -62,14 +60,14 @@ struct Loader {
         }
 #pragma unroll 1
         for (; i < count; ++i) {
-            u64* empty = &shared.stages.empty[oldest % RING_BARRIERS];
+            u64* empty = &shared_state().stages.empty[oldest % RING_BARRIERS];
             while (!mbarrier_test(empty, oldest / RING_BARRIERS % 2)) {
-                if (stopped(shared)) return false;
+                if (stopped(shared_state())) return false;
             }
             oldest += 1;
             const Stage stage{place.sequence, place.granule == GRANULES ? 0 : place.granule};
             place = {place.sequence + 1, stage.granule + granules};
-            shared.stage_way[stage.barrier()] = granules;
+            shared_state().stage_way[stage.barrier()] = granules;
             mbarrier_arrive_expect(full(stage), bytes);
             start(address(stage), full(stage));
         }
@@ -86,26 +84,26 @@ struct Loader {
     // Waits until copies to few enough stages are under way: more of them build a queue that every other access, of all
     // blocks, waits in, and a release even waits for its end. A block whose ring is mostly empty may have one more.
     DEV void pace(u32 stages) {
-        while (oldest != place.sequence && mbarrier_passed(&shared.stages.empty[oldest % RING_BARRIERS], oldest / RING_BARRIERS % 2))
+        while (oldest != place.sequence && mbarrier_passed(&shared_state().stages.empty[oldest % RING_BARRIERS], oldest / RING_BARRIERS % 2))
             take_back_oldest();
         if (static_cast<i32>(oldest - landed) > 0) landed = oldest;
         const u32 most = room > GRANULES / 2 || oldest == place.sequence ? stages + 1 : stages;
         for (; place.sequence - landed >= most; ++landed)
-            wait_phase(&shared.stages.full[landed % RING_BARRIERS], landed / RING_BARRIERS % 2);
+            wait_phase(&shared_state().stages.full[landed % RING_BARRIERS], landed / RING_BARRIERS % 2);
     }
-    DEV u64* full(const Stage& stage) { return &shared.stages.full[stage.barrier()]; }
+    DEV u64* full(const Stage& stage) { return &shared_state().stages.full[stage.barrier()]; }
     // Where the stage lies, in the shared window.
     DEV u32 address(const Stage& stage) const { return ring + stage.offset(); }
 
     // Waits until everything that the present work depends on is done; copies started afterwards see it.
     DEV void wait_ready() {
-        wait_phase(&shared.ready[taken % WORKS], taken / WORKS % 2);
+        wait_phase(&shared_state().ready[taken % WORKS], taken / WORKS % 2);
         fence_proxy();
     }
 
     // Waits for all copies that were started: a block must not end before them.
     DEV void finish() {
-        for (; oldest != place.sequence; ++oldest) wait_phase(&shared.stages.full[oldest % RING_BARRIERS], oldest / RING_BARRIERS % 2);
+        for (; oldest != place.sequence; ++oldest) wait_phase(&shared_state().stages.full[oldest % RING_BARRIERS], oldest / RING_BARRIERS % 2);
     }
 
   private:
@@ -115,9 +113,9 @@ struct Loader {
     }
     // Waits until the oldest stage is released; false if the run is over.
     DEV bool take_back_oldest() {
-        const u32 barrier = oldest % RING_BARRIERS, way = shared.stage_way[barrier];
-        while (!mbarrier_test(&shared.stages.empty[barrier], oldest / RING_BARRIERS % 2)) {
-            if (stopped(shared)) return false;
+        const u32 barrier = oldest % RING_BARRIERS, way = shared_state().stage_way[barrier];
+        while (!mbarrier_test(&shared_state().stages.empty[barrier], oldest / RING_BARRIERS % 2)) {
+            if (stopped(shared_state())) return false;
         }
         // Workers read and wrote scratch memory themselves; copies are another proxy.
         if (scratch >> barrier & 1) fence_proxy();

@@ -33,14 +33,20 @@ DEV u32 tiles_of_path(const Work& w) {
     }
 }
 
-// What the loader does for one work.
+// What the loader does for its present work on a hot path. A call: the code of each path has registers of its own. The
+// loader is passed by value, and so stays in registers, too.
+template <class Path> DEV_CALL Loader load_by(Loader loader) {
+    Path::load(shared_state().works[loader.taken % WORKS], loader);
+    return loader;
+}
+
 DEV void load_path(Loader& loader, const Work& w) {
     switch (w.path) {
 #ifdef HOPPER
-        case PATH_GEMM: HopperGemm::load(w, loader); break;
-        case PATH_CONV: HopperConv::load(w, loader); break;
-        case PATH_FLASH: HopperFlash::load(w, loader); break;
-        case PATH_STREAM: HopperStream::load(w, loader); break;
+        case PATH_GEMM: loader = load_by<HopperGemm>(loader); break;
+        case PATH_CONV: loader = load_by<HopperConv>(loader); break;
+        case PATH_FLASH: loader = load_by<HopperFlash>(loader); break;
+        case PATH_STREAM: loader = load_by<HopperStream>(loader); break;
 #endif
         default:
             if (w.granules) {
@@ -51,8 +57,8 @@ DEV void load_path(Loader& loader, const Work& w) {
 }
 
 // One lane works, always the same one.
-DEV void run_loader(const Launch& launch, Shared& shared) {
-    Loader loader(launch, shared);
+DEV void run_loader(Shared& shared) {
+    Loader loader;
     for (;; ++loader.taken) {
         const u32 slot = loader.taken % WORKS;
         wait_phase(&shared.decoded[slot], loader.taken / WORKS % 2);

@@ -16,8 +16,8 @@ struct FlashSource {
     const void* map;
     i32 moved;  // coordinate of the place that a register has moved the tensor to
 
-    DEV FlashSource(const Launch& launch, const Tensor& t, u32 index)
-        : map(launch.maps + static_cast<u64>(index) * TENSOR_MAP_BYTES),
+    DEV FlashSource(const Tensor& t, u32 index)
+        : map(shared_state().launch->maps + static_cast<u64>(index) * TENSOR_MAP_BYTES),
           moved(t.offset_register == 0 ? 0 : static_cast<i32>((t.data - t.low) / t.offset_scale)) {}
 
     // Panels `first` .. `end` - 1 of 128 lines, one behind the other.
@@ -322,7 +322,7 @@ struct HopperFlash {
         const AttentionShape s(args);
         const FlashSchedule& maps = schedule(w);
         const u32 panels = maps.flags & FLASH_WIDE ? 2 : 1, again = panels - 1;  // panels of q that come with each block of keys
-        const FlashSource q(loader.launch, args.q(), maps.q_map), k(loader.launch, args.k(), maps.k_map), v(loader.launch, args.v(), maps.v_map);
+        const FlashSource q(args.q(), maps.q_map), k(args.k(), maps.k_map), v(args.v(), maps.v_map);
         loader.wait_ready();
         FlashWalk walk{w};
         FlashTile t;
