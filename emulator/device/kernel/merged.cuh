@@ -21,6 +21,7 @@ template <class Kept> DEV const Kept& kept(const Work& w) {
 // The first operands of a work, as Merged measures them: tensors of the same dims. A handler whose operands lie differently
 // gives a description of its own.
 struct SameDims {
+    static constexpr bool APART = false;  // whether every axis counts on its own
     const Tensor* tensors;
 
     DEV explicit SameDims(const Work& w) : tensors(in_shared(w).operands) {}
@@ -98,7 +99,7 @@ template <u32 N> struct __align__(16) Merged {
         Place p{0, line, 0, 0};
 #pragma unroll
         for (u32 a = 2; a < AXES; ++a) {
-            if (size[a] == 1) break;  // axes are taken in order
+            if (p.index[a - 1] < size[a - 1]) break;
             p.index[a] = p.index[a - 1] / size[a - 1];
             p.index[a - 1] -= p.index[a] * size[a - 1];
         }
@@ -136,11 +137,12 @@ template <u32 N> struct __align__(16) Merged {
 #pragma unroll 1
         for (; axis >= 0 && axis >= bottom; --axis) {
             const i64 dim = shape.dim(axis);
-            if (dim == 1) continue;
+            if (Shape::APART && begun) break;
+            if (dim == 1 && !Shape::APART) continue;
             bool joins = true;
 #pragma unroll
             for (u32 k = 0; k < N; ++k) {
-                const i64 stride = shape.stride(k, axis);
+                const i64 stride = dim == 1 ? 0 : shape.stride(k, axis);
                 if (begun) joins &= stride == strides[k] * total;
                 else strides[k] = stride;
             }

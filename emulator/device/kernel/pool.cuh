@@ -1,6 +1,8 @@
-// POOL: the largest or the mean of sliding windows (a thread per output element) or of all positions (a warp per share).
+// POOL: the largest or the mean of sliding windows (a thread per element, or per eight channels), or of all positions.
 #pragma once
 #include "arithmetic.cuh"
+#include "fold.cuh"
+#include "units.cuh"
 #include "views.cuh"
 
 // Running result of a window: the largest, or the sum.
@@ -20,11 +22,14 @@ struct WindowAxis {
 
     DEV WindowAxis(i32 position, i32 stride, i32 pad, i32 dilation, i32 window, i32 size) : step(dilation) {
         first = position * stride - pad;
-        const i32 before = first < 0 ? (dilation - 1 - first) / dilation : 0;  // taps in the padding
+        const i32 before = first < 0 ? steps(dilation - 1 - first, dilation) : 0;  // taps in the padding
         first += before * dilation;
-        const i32 room = first < size ? (size - 1 - first) / dilation + 1 : 0;
+        const i32 room = first < size ? steps(size - 1 - first, dilation) + 1 : 0;
         taps = max(0, min(window - before, room));
     }
+
+  private:
+    DEV static i32 steps(i32 way, i32 step) { return step == 1 ? way : way / step; }
 };
 
 template <class V> DEV void pool_windows(const PoolArgs& args, u32 tile, const Block& block) {
@@ -55,6 +60,70 @@ template <class V> DEV void pool_windows(const PoolArgs& args, u32 tile, const B
     });
 }
 
+// out, and the first element of each window of x before it is cut to the image: channels, columns, rows, samples.
+struct PoolDims : SameDims {
+    static constexpr bool APART = true;
+    const PoolArgs& args;
+
+    DEV explicit PoolDims(const PoolArgs& pool) : SameDims(pool.work), args(pool) {}
+    DEV i64 stride(u32 k, i32 axis) const {
+        const i64 step = SameDims::stride(k, axis);
+        const i32 from_last = rank() - 1 - axis;
+        return k == 0 || from_last == 0 || axis == 0 ? step : step * args.strides(from_last == 1 ? 1 : 0);
+    }
+};
+
+// Eight channels at a time. All loads of a window of up to AT_ONCE elements are under way together.
+DEV_CALL void pool_vectors(const PoolArgs& args, u32 tile, const Block& block) {
+    constexpr u32 AXES = Merged<2>::AXES, AT_ONCE = 9;
+    const Streams<2> all(args.work);
+    const Tensor& x = all.tensors[1];
+    const bool max = args.sub() == POOL_MAX, flat = x.rank == 3;
+    const u32 axis = x.rank - 1, size = args.window(0) * args.window(1);
+    const i64 to_column = x.strides[axis - 1] * x.item_bytes, to_row = flat ? 0 : x.strides[1] * x.item_bytes;
+    const i64 column_step = to_column * args.dilations(1), row_step = to_row * args.dilations(0);
+    walk_units<AXES>(all, tile, block, [&](const Merged<2>::Place& p) {
+        const i32 column = p.index[1], row = flat ? 0 : p.index[2];
+        const WindowAxis across(column, args.strides(1), args.pads(1), args.dilations(1), args.window(1), x.dims[axis - 1]);
+        const WindowAxis down(row, args.strides(0), args.pads(0), args.dilations(0), args.window(0), flat ? 1 : x.dims[1]);
+        const char* tap = all.at<AXES>(1, p) + (across.first - column * args.strides(1)) * to_column +
+                          (down.first - row * args.strides(0)) * to_row;
+        const i64 to_next_row = row_step - static_cast<i64>(across.taps - 1) * column_step;
+        const u32 taps = across.taps * down.taps;
+        f32 total[VECTOR];
+#pragma unroll
+        for (u32 k = 0; k < VECTOR; ++k) total[k] = max ? -infinity() : 0.0f;
+        u32 at = 0;  // along the row
+#pragma unroll 1
+        for (u32 first = 0; first < taps; first += AT_ONCE) {
+            RawVector raw[AT_ONCE];
+#pragma unroll
+            for (u32 t = 0; t < AT_ONCE; ++t) {
+                raw[t] = max && t > 0 ? raw[0] : RawVector::none();  // which changes nothing
+                if (first + t >= taps) continue;
+                raw[t] = RawVector::load_inside(x, tap);
+                at += 1;
+                tap += at == across.taps ? to_next_row : column_step;
+                if (at == across.taps) at = 0;
+            }
+#pragma unroll
+            for (u32 t = 0; t < AT_ONCE; ++t) {
+                f32 v[VECTOR];
+                raw[t].unpack(all.dtype[1], v);
+#pragma unroll
+                for (u32 k = 0; k < VECTOR; ++k) total[k] = max ? maximum(total[k], v[k]) : total[k] + v[k];
+            }
+        }
+        if (!max) {
+            const f32 count = static_cast<f32>(args.count_include_pad() ? size : taps);
+#pragma unroll
+            for (u32 k = 0; k < VECTOR; ++k) total[k] = total[k] / count;
+        }
+        char* to = all.at<AXES>(0, p);
+        if (all.holds(0, to, vector_bytes(all.dtype[0]))) RawVector::pack(all.dtype[0], total).store(to, all.dtype[0]);
+    });
+}
+
 // One sample's mean or maximum over all positions, for 32 neighbouring channels: lanes are channels, warps share positions.
 template <class V> DEV void pool_all(const PoolArgs& args, u32 tile, const Block& block) {
     const Tensor& out = args.out();
@@ -79,15 +148,47 @@ template <class V> DEV void pool_all(const PoolArgs& args, u32 tile, const Block
     store_as(out, sample * out.strides[0] + channel * out.strides[axis], max ? pooled.value : mean_of(pooled.value, positions));
 }
 
+constexpr u32 WAY_WINDOWS = 3;  // besides WAY_ROWS and WAY_COLUMNS, of all positions
+
 struct PoolHandler {
-    static constexpr u32 SCRATCH = STAGING_BYTES;
+    static constexpr u32 SCRATCH = FOLD_SCRATCH_BYTES;
+    using Kept = Merged<2>;
+
+    static DEV void prepare(const PoolArgs& args, Kept& kept) {
+        const Tensor& x = args.x();
+        kept.way = 0;
+        if (all(args)) {
+            const Walk positions(x, leading_axes(x, 1) & ~1u);
+            const u32 axis = x.rank - 1;
+            if (x.strides[axis] != 1 || !positions.even || !args.out().contiguous || !aligned_for_vectors(args.out())) return;
+            reinterpret_cast<Folds&>(kept).measure(x, x.dims[0], x.strides[0], positions.count, positions.stride, x.dims[axis]);
+        } else if (is_float(x.dtype) && is_float(args.out().dtype) && kept.measure_as(PoolDims(args), VECTOR, 1)) {
+            kept.way = kept.singles == 0 && kept.neighbours(0) && kept.neighbours(1) ? WAY_WINDOWS : 0;
+        }
+    }
+    static DEV u32 scratch(const PoolArgs& args) {
+        const Folds& f = Folds::of(args.work);
+        return f.way == 0 ? STAGING_BYTES : f.way == WAY_WINDOWS ? 0 : f.scratch();
+    }
     static DEV u32 tiles(const PoolArgs& args) {
         const Tensor& out = args.out();
+        switch (Folds::of(args.work).way) {
+            case WAY_ROWS:
+            case WAY_COLUMNS: return Folds::of(args.work).tiles();
+            case WAY_WINDOWS: return Kept::of(args.work).tiles();
+            default: break;
+        }
         if (!all(args)) return elementwise_tiles(out.elements());
         return out.dims[0] * ((out.dims[out.rank - 1] + WARP - 1) / WARP);
     }
 
     static DEV_CALL void run(const PoolArgs& args, u32 tile, const Block& block) {
+        const Folds& f = Folds::of(args.work);
+        if (f.way == WAY_WINDOWS) return pool_vectors(args, tile, block);
+        if (f.way) {
+            const u32 sub = args.sub() == POOL_GLOBAL_MAX ? REDUCE_MAX : REDUCE_MEAN;
+            return fold_vectors<f32>(args.work, sub, tile, block);
+        }
         if (is_float(args.x().dtype)) run_as<f32>(args, tile, block);
         else run_as<i64>(args, tile, block);
     }

@@ -1,28 +1,32 @@
-// REDUCE: a team of threads folds the elements of each result.
+// REDUCE: floats that lie in vectors are folded as such; else a team of threads folds the elements of each result.
 #pragma once
-#include "lines.cuh"
+#include "fold.cuh"
 #include "views.cuh"
 
-// An element and where it was; of nothing yet, `index` is NOWHERE.
-template <class T> struct Best {
-    static constexpr u32 NOWHERE = 0xffffffffu;
-    T value;
-    u32 index;
-
-    // The better of the two: NaN before all else, then the larger (or smaller), then the lower index.
-    static DEV Best of(const Best& a, const Best& b, bool larger) {
-        if (b.index == NOWHERE) return a;
-        if (a.index == NOWHERE) return b;
-        const bool first = a.index < b.index;
-        if (is_nan(a.value) || is_nan(b.value)) return is_nan(a.value) && (first || !is_nan(b.value)) ? a : b;
-        if (a.value == b.value) return first ? a : b;
-        return (a.value > b.value) == larger ? a : b;
-    }
-};
-
 struct ReduceHandler {
-    static constexpr u32 SCRATCH = STAGING_BYTES;
+    static constexpr u32 SCRATCH = FOLD_SCRATCH_BYTES;
     static constexpr u32 TERMS = 8;
+    using Kept = Folds;
+
+    static DEV void prepare(const ReduceArgs& args, Folds& f) {
+        f.way = 0;
+        const Tensor& x = args.x();
+        const Tensor& out = args.out();
+        const u32 axes = args.axes();
+        const Walk folded(x, axes);
+        if (args.sub() == REDUCE_LOGSUMEXP || !folded.even) return;
+        i64 inner = 1;
+        i32 k = x.rank - 1;
+#pragma unroll 1
+        for (; k >= 0 && !(axes >> k & 1) && (x.dims[k] == 1 || x.strides[k] == inner); --k) inner *= x.dims[k];
+        const Walk outer(x, ~axes & ((1u << (k + 1)) - 1));
+        if (!outer.even || (inner > 1 && !(out.contiguous && aligned_for_vectors(out)))) return;
+        f.measure(x, outer.count, outer.stride, folded.count, folded.stride, inner);
+    }
+    static DEV u32 scratch(const ReduceArgs& args) {
+        const Folds& f = Folds::of(args.work);
+        return f.way ? f.scratch() : STAGING_BYTES;
+    }
 
     static DEV bool gives_index(u32 sub) { return sub == REDUCE_ARGMAX || sub == REDUCE_ARGMIN; }
     static DEV bool needs_elements(u32 sub) { return gives_index(sub) || sub == REDUCE_MAX || sub == REDUCE_MIN; }
@@ -31,6 +35,7 @@ struct ReduceHandler {
     }
 
     static DEV u32 tiles(const ReduceArgs& args) {
+        if (Folds::of(args.work).way) return Folds::of(args.work).tiles();
         const Walk folded(args.x(), args.axes());
         if (folded.count == 0 && needs_elements(args.sub())) return 1;  // which traps
         return Teams::tiles_for(args.out().elements(), parts(args, folded));
@@ -64,15 +69,9 @@ struct ReduceHandler {
         // fold(... fold(start, map(element 0, index 0)) ...), then over the team.
         template <class T, class A, class Map, class Fold>
         DEV A over(const Block& block, A start, Map map, Fold fold) const {
-            const auto take = [&](T v, i64 i) { start = fold(start, map(v, static_cast<u32>(i))); };
-            if constexpr (sizeof(T) == sizeof(f32)) {  // T is f32, and not i64
-                if (folded.even) {
-                    Line(x, base, folded.stride, count).each(teams, take);
-                    return teams.combine(block, start, fold);
-                }
-            }
 #pragma unroll 1
-            for (i64 i = teams.part; i < count; i += teams.parts) take(load_as<T>(x, base + folded.offset(i)), i);
+            for (i64 i = teams.part; i < count; i += teams.parts)
+                start = fold(start, map(load_as<T>(x, base + folded.offset(i)), static_cast<u32>(i)));
             return teams.combine(block, start, fold);
         }
     };
@@ -105,6 +104,10 @@ struct ReduceHandler {
         const Tensor& x = args.x();
         const Tensor& out = args.out();
         const u32 sub = args.sub();
+        if (Folds::of(args.work).way) {
+            if (gives_index(sub)) return fold_vectors<Best<f32>>(args.work, sub, tile, block);
+            return fold_vectors<f32>(args.work, sub, tile, block);
+        }
         const Walk folded(x, args.axes());
         if (folded.count == 0 && needs_elements(sub)) {
             if (block.thread() == 0) trap(block, TRAP_EXTENT, sub);

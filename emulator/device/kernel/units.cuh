@@ -8,6 +8,16 @@ DEV u32 share_of(u32 units, u32 tiles) {
     return turns * WORKER_THREADS;
 }
 
+// Calls use(place) for every unit of this thread. USED: see Merged.
+template <u32 USED, u32 N, class Use> DEV void walk_units(const Streams<N>& all, u32 tile, const Block& block, Use use) {
+    const u32 share = share_of(all.units, all.tiles()), end = min(all.units, (tile + 1) * share);
+    u32 unit = tile * share + block.thread();
+    auto here = all.template place<USED>(unit);
+    const auto by = all.template place<USED>(WORKER_THREADS);
+#pragma unroll 1
+    for (; unit < end; unit += WORKER_THREADS, all.template move<USED>(here, by)) use(here);
+}
+
 // Calls use(place, slot) for every unit of this thread, DEPTH units after fetch(place, slot) has started its copies to
 // `slot`, the first of PIECES places of 16 bytes, LAYER apart. Where no thread has more than one unit, at_once(place) does
 // it all. Threads read back only what they fetched themselves, so there is no barrier. USED: see Merged.
