@@ -1,4 +1,4 @@
-// NORM: rows of neighbours are read once; of other groups, a team of threads reads its own for the mean, for the variance,
+// NORM: rows of neighbours are read from memory once; of other groups, a team of threads reads its own for the mean, for the variance,
 // and to write it; batch is elementwise.
 #pragma once
 #include "lines.cuh"
@@ -45,31 +45,108 @@ struct NormShare {
 struct ChannelVectors {
     const Tensor& tensor;
     bool present;
-    const char* slot = nullptr;  // where a thread keeps those of its vectors, LAYER apart
+    u32 dtype;
+    const char* at;     // where the channels are: in global memory, or kept in shared memory
+    bool kept = false;
 
-    // Keeps 16-bit channels, which are the same in every row, in shared memory from `place` on.
-    template <u32 N> DEV void keep(const RowPart<N>& part, char* place) {
-        if (!present || tensor.dtype == DTYPE_F32) return;
-        place += part.block.thread() * VECTOR_BYTES;
-#pragma unroll
-        for (u32 n = 0; n < N; ++n) *reinterpret_cast<uint4*>(place + n * LAYER) = load(part, n).low;
-        slot = place;
+    static constexpr u32 MOST_BYTES = 16 * 1024;  // that are kept
+
+    DEV ChannelVectors(const Tensor& t, bool exists) : tensor(t), present(exists), dtype(t.dtype), at(t.data) {}
+
+    // Starts to copy the channels, which are the same for every row, to shared memory, if they have room at `place`.
+    DEV void keep(char* place, const Block& block) {
+        const u32 bytes = present ? tensor.dims[0] * tensor.item_bytes : 0;
+        if (bytes == 0 || bytes > MOST_BYTES) return;
+        const char* from = in_global(tensor.data);
+#pragma unroll 1
+        for (u32 i = block.thread() * VECTOR_BYTES; i < bytes; i += LAYER)
+            if (in_bounds(tensor, from + i) && in_bounds(tensor, from + i + VECTOR_BYTES - tensor.item_bytes))
+                copy_async_16(place + i, from + i, VECTOR_BYTES);
+        at = place;
+        kept = true;
     }
-    template <u32 N> DEV RawVector load(const RowPart<N>& part, u32 n) const {
-        if (slot) return {*reinterpret_cast<const uint4*>(slot + n * LAYER), make_uint4(0, 0, 0, 0)};
-        // Threads without such a vector read the last one, and then no branch is in the way.
-        return RawVector::load(tensor, static_cast<i64>(min(part.vector(n), part.rows.vectors - 1)) * VECTOR);
+    // The channels of N vectors.
+    template <u32 N> DEV void read(u32 vector, u32 apart, f32 (&v)[N][VECTOR]) const {
+        if (dtype == DTYPE_F32) read_as<DTYPE_F32>(vector, apart, v);
+        else if (dtype == DTYPE_BF16) read_as<DTYPE_BF16>(vector, apart, v);
+        else read_as<DTYPE_F16>(vector, apart, v);
     }
     // Whether it is absent, or vectors can be read.
     DEV bool fits() const {
         if (!present) return true;
         return is_float(tensor.dtype) && aligned_for_vectors(tensor) && (tensor.strides[0] == 1 || tensor.dims[0] == 1);
     }
+
+  private:
+    template <u32 DTYPE, u32 N> DEV void read_as(u32 vector, u32 apart, f32 (&v)[N][VECTOR]) const {
+        constexpr u32 BYTES = DTYPE == DTYPE_F32 ? 2 * VECTOR_BYTES : VECTOR_BYTES;
+        const char* p = at + vector * BYTES;
+#pragma unroll
+        for (u32 n = 0; n < N; ++n, p += apart * BYTES) {
+            RawVector raw = RawVector::none();
+            if (kept || (in_bounds(tensor, p) && in_bounds(tensor, p + BYTES - BYTES / VECTOR))) raw = RawVector::load(p, DTYPE);
+            raw.unpack(DTYPE, v[n]);
+        }
+    }
+};
+
+// The last step of a row in vectors.
+struct NormEnd {
+    f32 centre, scale;
+    const ChannelVectors& gain;
+    const ChannelVectors& bias;
+
+    template <u32 N> DEV void operator()(f32 (&v)[N][VECTOR], u32 i, u32 apart) const {
+        f32 channel[N][VECTOR];
+#pragma unroll
+        for (u32 n = 0; n < N; ++n)
+#pragma unroll
+            for (u32 k = 0; k < VECTOR; ++k) v[n][k] = (v[n][k] - centre) * scale;
+        if (gain.present) {
+            gain.read(i, apart, channel);
+#pragma unroll
+            for (u32 n = 0; n < N; ++n)
+#pragma unroll
+                for (u32 k = 0; k < VECTOR; ++k) v[n][k] *= channel[n][k];
+        }
+        if (bias.present) {
+            bias.read(i, apart, channel);
+#pragma unroll
+            for (u32 n = 0; n < N; ++n)
+#pragma unroll
+                for (u32 k = 0; k < VECTOR; ++k) v[n][k] += channel[n][k];
+        }
+    }
+};
+
+// What becomes of a row in vectors (layer and rms): its mean, then its deviations, then the result.
+struct NormRow {
+    bool centred;
+    f32 eps;
+    ChannelVectors gain, bias;
+
+    template <class Row> DEV void operator()(Row& row) const {
+        const auto add = [](f32 a, f32 b) { return a + b; };
+        const f32 share = 1.0f / static_cast<f32>(row.rows.vectors * VECTOR);
+        f32 centre = 0.0f, powers[VECTOR] = {};
+        if (centred) {
+            f32 sums[VECTOR] = {};
+            row.each([&](const f32 (&v)[VECTOR]) {
+#pragma unroll
+                for (u32 k = 0; k < VECTOR; ++k) sums[k] += v[k];
+            });
+            centre = row.combine(fold_tree(sums, add), add) * share;
+        }
+        row.each([&](const f32 (&v)[VECTOR]) {
+#pragma unroll
+            for (u32 k = 0; k < VECTOR; ++k) powers[k] = fmaf(v[k] - centre, v[k] - centre, powers[k]);
+        });
+        const f32 scale = rsqrtf(row.combine(fold_tree(powers, add), add) * share + eps);
+        row.rewrite(NormEnd{centre, scale, gain, bias});
+    }
 };
 
 struct NormHandler {
-    static constexpr u32 SCRATCH = ROWS_SCRATCH_BYTES + 2 * Rows::MOST * LAYER;
-    static_assert(SCRATCH <= SCRATCH_BYTES, "rows and channels fit");
     using Kept = Merged<2>;
     static DEV void prepare(const NormArgs& args, Kept& all) {
         const ChannelVectors gain{args.gain(), args.has_gain()}, bias{args.bias(), args.has_bias()};
@@ -80,7 +157,8 @@ struct NormHandler {
     static DEV u32 scratch(const NormArgs& args) {
         const Kept& all = Kept::of(args.work);
         if (!all.way) return STAGING_BYTES;
-        return Rows::at_once(all) ? 0 : ROWS_SCRATCH_BYTES + 2 * all.way * LAYER;
+        const u32 rows = Rows::scratch(all, args.work);
+        return rows ? rows + 2 * ChannelVectors::MOST_BYTES : 0;
     }
     static constexpr u32 TERMS = 8;
 
@@ -119,7 +197,7 @@ struct NormHandler {
         });
     }
 
-    static DEV void by_group(const NormArgs& args, u32 tile, const Block& block) {
+    static DEV_CALL void by_group(const NormArgs& args, u32 tile, const Block& block) {
         const Tensor& x = args.x();
         const NormGroups g = groups_of(args, x), destination = groups_of(args, args.out());
         const Teams teams(block, parts(g), true);
@@ -145,7 +223,7 @@ struct NormHandler {
     }
 
     // layer and rms: a group is a line.
-    static DEV void by_line(const NormArgs& args, u32 tile, const Block& block) {
+    static DEV_CALL void by_line(const NormArgs& args, u32 tile, const Block& block) {
         const Tensor& x = args.x();
         const Tensor& out = args.out();
         const NormGroups g = groups_of(args, x), destination = groups_of(args, out);
@@ -168,44 +246,24 @@ struct NormHandler {
     }
 
     // layer and rms, of rows in vectors.
-    template <u32 N> static DEV_CALL void by_row(const NormArgs& args, u32 tile, const Block& block) {
-        const Rows rows(args.work);
-        ChannelVectors gain{args.gain(), args.has_gain()}, bias{args.bias(), args.has_bias()};
-        if (!rows.direct) {
-            const RowPart<N> part(rows, block);
-            gain.keep(part, block.scratch() + ROWS_SCRATCH_BYTES);
-            bias.keep(part, block.scratch() + ROWS_SCRATCH_BYTES + N * LAYER);
-        }
-        const bool centred = args.sub() == NORM_LAYER;
-        const f32 share = 1.0f / static_cast<f32>(rows.vectors * VECTOR), eps = args.eps();
-        map_rows<N>(rows, tile, block, [&](f32 (&v)[N][VECTOR], RowPart<N>& part) {
-            if (centred) {
-                const f32 centre = part.template sum<false>(v) * share;
-#pragma unroll
-                for (u32 n = 0; n < N; ++n)
-                    if (part.held(n))  // the others are 0, and stay so
-#pragma unroll
-                        for (u32 k = 0; k < VECTOR; ++k) v[n][k] -= centre;
-            }
-            const f32 scale = rsqrtf(part.template sum<true>(v) * share + eps);
-#pragma unroll
-            for (u32 n = 0; n < N; ++n) {
-                f32 channel[VECTOR];
-                if (gain.present) gain.load(part, n).unpack(gain.tensor.dtype, channel);
-#pragma unroll
-                for (u32 k = 0; k < VECTOR; ++k) v[n][k] = gain.present ? v[n][k] * scale * channel[k] : v[n][k] * scale;
-                if (bias.present) bias.load(part, n).unpack(bias.tensor.dtype, channel);
-#pragma unroll
-                for (u32 k = 0; k < VECTOR; ++k) v[n][k] = bias.present ? v[n][k] + channel[k] : v[n][k];
-            }
-        });
+    static DEV NormRow row_of(const NormArgs& args) {
+        return {args.sub() == NORM_LAYER, args.eps(), {args.gain(), args.has_gain()}, {args.bias(), args.has_bias()}};
+    }
+    static DEV_CALL void held(const NormArgs& args, u32 tile, const Block& block) {
+        map_held(args.work, tile, block, row_of(args));
+    }
+    static DEV_CALL void streamed(const NormArgs& args, u32 tile, const Block& block) {
+        NormRow row = row_of(args);
+        char* const channels = block.scratch() + Rows::scratch(Kept::of(args.work), args.work);
+        row.gain.keep(channels, block);
+        row.bias.keep(channels + ChannelVectors::MOST_BYTES, block);
+        map_streamed(args.work, tile, block, row);
     }
 
     static DEV_CALL void run(const NormArgs& args, u32 tile, const Block& block) {
-        const u32 each = Kept::of(args.work).way;
-        if (each == 1) return by_row<1>(args, tile, block);
-        if (each == 2) return by_row<2>(args, tile, block);
-        if (each != 0) return by_row<Rows::MOST>(args, tile, block);
+        const u32 way = Kept::of(args.work).way;
+        if (way == WAY_HELD) return held(args, tile, block);
+        if (way == WAY_STREAMED) return streamed(args, tile, block);
         if (args.sub() == NORM_BATCH) by_channel(args, tile, block);
         else if (args.sub() == NORM_GROUP) by_group(args, tile, block);
         else by_line(args, tile, block);

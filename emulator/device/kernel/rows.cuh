@@ -1,151 +1,298 @@
-// Rows of neighbouring floats, each read once: a team (a warp, or all workers) holds a row in registers.
+// Rows of neighbouring floats, each read from memory once, by a team of 1, 2, 4 or 8 warps. Where no team takes a second row,
+// a short row stays in registers. Otherwise rows pass through shared memory: a team reads one there as often as it has to,
+// while the next ones are on their way, and nobody waits for other teams.
 #pragma once
+#include "reduction.cuh"
 #include "vectors.cuh"
 
-constexpr u32 ROWS_SCRATCH_BYTES = 3 * 4 * 2 * LAYER;  // rows on their way
+// Places of 16 bytes that each thread has for rows: 24 KB and more are under way while others are worked on.
+#ifdef HOPPER
+constexpr u32 ROW_LAYERS = 32;
+#else
+constexpr u32 ROW_LAYERS = 24;
+#endif
+constexpr u32 ROWS_AHEAD = 8;  // that a team has on their way, at most
+constexpr u32 MOST_HELD = 2;   // vectors that a thread holds in registers
+constexpr u32 WAY_HELD = 1, WAY_STREAMED = 2;  // 0: the rows are not for this
 static_assert(2 * WORKER_WARPS * sizeof(f32) <= STAGING_BYTES, "two places for what warps exchange are in the staging");
 
-// Rows along the last axis of x, and the rows of out that they become. The way of the work is the number of vectors that a
-// thread of a team holds: 1, 2 or MOST; 0 where the rows are not for this.
-struct Rows : Streams<2> {
+// Rows along the last axis of x, and the rows of out that they become. What is needed once for a row stays in shared memory.
+struct Rows {
+    const Merged<2>& all;
+    const Tensor* tensors;
+    u32 dtype[2];
     u32 count;
     u32 vectors;  // of a row
-    bool by_warp;
-    bool direct;  // no team takes more than one row: there is nothing to fetch ahead
-
-#ifdef HOPPER
-    static constexpr u32 MOST = 4;  // vectors that a thread holds
-#else
-    static constexpr u32 MOST = 2;  // registers for more are missing
-#endif
+    u32 threads;  // of a team
 
     DEV explicit Rows(const Work& w)
-        : Streams<2>(w), count(rows()), vectors(size[0]), by_warp(warps_take(*this)), direct(at_once(*this)) {}
+        : all(Merged<2>::of(w)), tensors(in_shared(w).operands), dtype{tensors[0].dtype, tensors[1].dtype}, count(all.rows()),
+          vectors(all.size[0]), threads(all.warps * WARP) {}
+
+    // Where row `line` of out (k = 0) or of x begins.
+    DEV char* begin(u32 k, u32 line) const {
+        const Merged<2>::Place p = all.row(line);
+        char* address = in_global(tensors[k].data);
+#pragma unroll
+        for (u32 a = 1; a < Merged<2>::AXES; ++a) address += static_cast<i64>(static_cast<i32>(p.index[a])) * all.bytes[k][a - 1];
+        return address;
+    }
+    // Whether the vector of tensor k at p is inside it.
+    DEV bool holds(u32 k, const char* p) const {
+        return in_bounds(tensors[k], p) && in_bounds(tensors[k], p + (VECTOR - 1) * tensors[k].item_bytes);
+    }
 
     DEV static void measure(Merged<2>& all, const Work& w) {
         all.way = 0;
         if (!take_vectors(all, w, 1) || all.size[0] == 0 || all.singles > 0) return;
         if (!all.neighbours(0) || !all.neighbours(1)) return;
-        const u32 team = warps_take(all) ? WARP : WORKER_THREADS;
-        const u32 each = (all.size[0] + team - 1) / team;
-        all.way = each <= 2 ? each : each <= MOST ? MOST : 0;
+        // More warps share a row where two of them would not fit, or where there is not a row for every warp.
+        all.warps = 1;
+        while (all.warps < WORKER_WARPS && all.size[0] > WARP * all.warps &&
+               (2 * layers_of(all, w) > ROW_LAYERS || all.rows() < teams(all)))
+            all.warps *= 2;
+        if (all.rows() <= teams(all) && all.size[0] <= MOST_HELD * WARP * all.warps) all.way = WAY_HELD;
+        else if (layers_of(all, w) <= ROW_LAYERS) all.way = WAY_STREAMED;
     }
-    // Where there is a block for each row, a short one is shared by the block's warps as well.
-    DEV static bool warps_take(const Merged<2>& all) {
-        return all.size[0] <= WARP || (all.size[0] <= WARP * MOST && all.rows() > gridDim.x);
+    DEV static u32 scratch(const Merged<2>& all, const Work& w) {
+        // Streamed rows lie in the ring: warps exchange values in the staging.
+        return all.way == WAY_STREAMED ? max(depth_of(all, w) * layers_of(all, w) * LAYER, STAGING_BYTES + GRANULE_BYTES) : 0;
     }
-    DEV static bool at_once(const Merged<2>& all) { return all.rows() <= gridDim.x * (warps_take(all) ? WORKER_WARPS : 1); }
-    DEV static u32 scratch(const Merged<2>& all) { return at_once(all) ? 0 : ROWS_SCRATCH_BYTES; }
     DEV static u32 row_tiles(const Merged<2>& all) { return shared_tiles(all.rows()); }
+    DEV static u32 teams(const Merged<2>& all) { return gridDim.x * WORKER_WARPS / all.warps; }
+    DEV static u32 layers_of(const Merged<2>& all, const Work& w) {
+        const u32 each = (all.size[0] + WARP * all.warps - 1) / (WARP * all.warps);
+        return in_shared(w).operands[1].dtype == DTYPE_F32 ? 2 * each : each;
+    }
+    DEV static u32 depth_of(const Merged<2>& all, const Work& w) {
+        const u32 layers = layers_of(all, w);
+        u32 depth = 1;
+        while (depth < ROWS_AHEAD && 2 * depth * layers <= ROW_LAYERS && depth * teams(all) < all.rows()) depth *= 2;
+        return depth;
+    }
 };
 
 // Folds eight values, pair by pair: a chain of three steps.
-template <class Fold> DEV f32 fold_tree(f32 (&v)[8], Fold fold) {
+template <class Fold> DEV f32 fold_tree(f32 (&v)[VECTOR], Fold fold) {
 #pragma unroll
-    for (u32 half = 4; half > 0; half /= 2)
+    for (u32 half = VECTOR / 2; half > 0; half /= 2)
 #pragma unroll
         for (u32 k = 0; k < half; ++k) v[k] = fold(v[k], v[k + half]);
     return v[0];
 }
-static_assert(VECTOR == 8 && WORKER_WARPS == 8, "both are folded so");
 
-// One thread's part of the row at hand: N vectors of which those with held(n) exist.
-template <u32 N> struct RowPart {
+// One thread of a team.
+struct RowThread {
     const Rows& rows;
     const Block& block;
-    u32 part;          // which thread of the team this is
+    u32 threads;       // of the team
+    u32 part;          // which of them this is
+    u32 row;           // the row at hand
+    u32 step;          // from one row of the team to the next
     u32 exchange = 0;  // which of the two places for exchanged values is next
 
-    DEV RowPart(const Rows& given, const Block& workers)
-        : rows(given), block(workers), part(given.by_warp ? workers.lane() : workers.thread()) {}
-    DEV u32 team() const { return rows.by_warp ? WARP : WORKER_THREADS; }
-    DEV u32 vector(u32 n) const { return n * team() + part; }
-    DEV bool held(u32 n) const { return vector(n) < rows.vectors; }
+    DEV RowThread(const Rows& given, u32 tile, const Block& workers)
+        : rows(given), block(workers), threads(given.threads), part(workers.thread() % threads),
+          row(tile + workers.thread() / threads * Rows::row_tiles(given.all)),
+          step(Rows::row_tiles(given.all) * (WORKER_THREADS / threads)) {}
+
+    // This thread's first vector of a row of x, or of out.
+    DEV char* first(u32 k, u32 line) const {
+        return rows.begin(k, line) + part * vector_bytes(rows.dtype[k]);
+    }
+    DEV u32 warps() const { return threads / WARP; }
+    // From a vector of this thread to its next one, in bytes.
+    DEV u32 apart(u32 k) const { return threads * vector_bytes(rows.dtype[k]); }
 
     // Folds the team's values in the same order every time; every thread gets the result.
     template <class Fold> DEV f32 combine(f32 value, Fold fold) {
 #pragma unroll
-        for (u32 step = WARP / 2; step > 0; step /= 2) value = fold(value, __shfl_xor_sync(0xffffffffu, value, step));
-        if (rows.by_warp) return value;
+        for (u32 lanes = WARP / 2; lanes > 0; lanes /= 2) value = fold(value, __shfl_xor_sync(0xffffffffu, value, lanes));
+        if (warps() == 1) return value;
         // Two places in turn: who writes to one again has passed the barrier of the other, so it has been read.
         f32* shared = reinterpret_cast<f32*>(shared_memory + STAGING_AT) + exchange * WORKER_WARPS;
         exchange ^= 1;
         if (block.lane() == 0) shared[block.warp()] = value;
-        block.sync();
-        f32 all[WORKER_WARPS];
-#pragma unroll
-        for (u32 w = 0; w < WORKER_WARPS; ++w) all[w] = shared[w];
-        return fold_tree(all, fold);
-    }
-    // The sum of the row's elements, or of their squares; vectors that do not exist are 0.
-    template <bool SQUARES> DEV f32 sum(const f32 (&v)[N][VECTOR]) {
-        const auto add = [](f32 a, f32 b) { return a + b; };
-        f32 total[VECTOR];
-#pragma unroll
-        for (u32 k = 0; k < VECTOR; ++k) {
-            total[k] = SQUARES ? v[0][k] * v[0][k] : v[0][k];
-#pragma unroll
-            for (u32 n = 1; n < N; ++n) total[k] = SQUARES ? fmaf(v[n][k], v[n][k], total[k]) : total[k] + v[n][k];
-        }
-        return combine(fold_tree(total, add), add);
+        named_barrier(FIRST_FREE_BARRIER + block.thread() / threads, threads);
+        const u32 others = warps() - 1;
+        value = shared[(block.warp() & ~others) + (block.lane() & others)];
+#pragma unroll 1
+        for (u32 lanes = warps() / 2; lanes > 0; lanes /= 2) value = fold(value, __shfl_xor_sync(0xffffffffu, value, lanes));
+        return value;
     }
 };
 
-// Calls f(v, part) for each row of the tile: f replaces the elements v by the results. Later rows are on their way to shared
-// memory meanwhile; out may be x.
-template <u32 N, class F> DEV void map_rows(const Rows& rows, u32 tile, const Block& block, F f) {
-    constexpr u32 DEPTH = N <= 2 ? 4 : 3, AXES = Rows::AXES;
-    constexpr u32 STAGE = N * 2 * LAYER, STAGES = DEPTH * STAGE;
-    static_assert(STAGES <= ROWS_SCRATCH_BYTES, "they fit in scratch");
-    RowPart<N> part(rows, block);
-    const u32 tiles = Rows::row_tiles(rows);
-    const u32 first = rows.by_warp ? tile + block.warp() * tiles : tile;
-    const u32 step = tiles * (rows.by_warp ? WORKER_WARPS : 1);
-    char* const mine = block.scratch() + block.thread() * VECTOR_BYTES;
-    const u32 dtype = rows.dtype[1], apart = vector_bytes(dtype) * part.team(), skipped = vector_bytes(dtype) * part.part;
-    const auto source = [&](u32 row) { return rows.template at<AXES>(1, rows.row(row)) + skipped; };
-    const auto fetch = [&](u32 row, u32 stage) {
-        if (row < rows.count) {
-            const char* p = source(row);
+// A row in registers. each(f) calls f(v) for the vectors of this thread, v being the elements of one; rewrite(f) calls
+// f(v, i, apart) for those of one or more, v[n] being vector i + n * apart of the row, and writes to out what it leaves there.
+struct HeldRow : RowThread {
+    RawVector raw[MOST_HELD];
+
+    DEV HeldRow(const Rows& given, u32 tile, const Block& workers) : RowThread(given, tile, workers) {
+        // What a thread does not hold, it reads from elsewhere: no branch is in the way.
+        const char* const p = first(1, min(row, rows.count - 1));
 #pragma unroll
-            for (u32 n = 0; n < N; ++n)
-                if (part.held(n) && rows.holds(1, p + n * apart, vector_bytes(dtype)))
-                    fetch_vector(p + n * apart, dtype, mine + stage + n * LAYER, N * LAYER, false);
+        for (u32 n = 0; n < MOST_HELD; ++n)
+            raw[n] = RawVector::load_inside(rows.tensors[1], held(n) ? p + n * apart(1) : p - part * vector_bytes(rows.dtype[1]));
+    }
+    DEV bool held(u32 n) const { return n * threads + part < rows.vectors; }
+
+    template <class F> DEV void each(F f) const {
+#pragma unroll
+        for (u32 n = 0; n < MOST_HELD; ++n) {
+            if (!held(n)) break;
+            f32 v[VECTOR];
+            raw[n].unpack(rows.dtype[1], v);
+            f(v);
         }
+    }
+    template <class F> DEV void rewrite(F f) const {
+        char* p = first(0, row);
+#pragma unroll
+        for (u32 n = 0; n < MOST_HELD; ++n, p += apart(0)) {
+            if (!held(n)) break;
+            f32 v[1][VECTOR];
+            raw[n].unpack(rows.dtype[1], v[0]);
+            f(v, n * threads + part, threads);
+            if (rows.holds(0, p)) RawVector::pack(rows.dtype[0], v[0]).store(p, rows.dtype[0]);
+        }
+    }
+};
+
+// Waits for the oldest of `depth` rows on their way. A call: what it looks at is kept in a predicate otherwise, of which there
+// are few.
+DEV_CALL void wait_for_rows(u32 depth) {
+    switch (depth) {
+        case 1: copy_async_wait<0>(); break;
+        case 2: copy_async_wait<1>(); break;
+        case 4: copy_async_wait<3>(); break;
+        default: copy_async_wait<ROWS_AHEAD - 1>();
+    }
+}
+
+// Rows in shared memory, where each thread reads back only what it fetched itself: there is no barrier.
+struct StreamedRow : RowThread {
+    char* places;   // of this thread, LAYER apart
+    u32 depth;      // rows on their way
+    u32 row_bytes;  // of places
+    u32 stage = 0;  // bytes to the places of the row at hand
+    u32 ahead;      // the next row to fetch
+
+    DEV StreamedRow(const Rows& given, const Work& w, u32 tile, const Block& workers)
+        : RowThread(given, tile, workers), places(workers.scratch() + workers.thread() * VECTOR_BYTES),
+          depth(Rows::depth_of(given.all, w)), row_bytes(Rows::layers_of(given.all, w) * LAYER), ahead(row) {
+#pragma unroll 1
+        for (u32 to = 0; to < depth * row_bytes; to += row_bytes, ahead += step) {
+            if (ahead < rows.count) {
+                if (rows.dtype[1] == DTYPE_F32) fetch_row<DTYPE_F32>(to);
+                else fetch_row<DTYPE_BF16>(to);  // or f16
+            }
+            copy_async_commit();
+        }
+    }
+    // Whether there is a row at hand, and not all are done; waits until it is there.
+    DEV bool wait() const {
+        wait_for_rows(depth);
+        return row < rows.count;
+    }
+    DEV void advance() {
         copy_async_commit();
-    };
-    u32 ahead = first;
-    if (!rows.direct) {
-#pragma unroll 1
-        for (u32 stage = 0; stage < STAGES; stage += STAGE, ahead += step) fetch(ahead, stage);
+        row += step;
+        ahead += step;
+        stage = stage + row_bytes < depth * row_bytes ? stage + row_bytes : 0;
     }
-    u32 stage = 0;
+    // The type is chosen once for all vectors: then nothing stands between them.
+    template <class F> DEV void each(F f) const {
+        if (rows.dtype[1] == DTYPE_F32) each_as<DTYPE_F32>(f);
+        else if (rows.dtype[1] == DTYPE_BF16) each_as<DTYPE_BF16>(f);
+        else each_as<DTYPE_F16>(f);
+    }
+    template <class F> DEV void rewrite(F f) const {
+        if (rows.dtype[1] == DTYPE_F32) rewrite_as<DTYPE_F32>(f);
+        else if (rows.dtype[1] == DTYPE_BF16) rewrite_as<DTYPE_BF16>(f);
+        else rewrite_as<DTYPE_F16>(f);
+    }
+
+  private:
+    template <u32 DTYPE> static constexpr u32 BYTES = DTYPE == DTYPE_F32 ? 2 * LAYER : LAYER;  // from a place to the next
+
+    template <u32 DTYPE, u32 N> DEV static void read(const char* place, f32 (&v)[N][VECTOR]) {
+#pragma unroll
+        for (u32 n = 0; n < N; ++n) fetched_vector(place + n * BYTES<DTYPE>, LAYER, DTYPE).unpack(DTYPE, v[n]);
+    }
+    template <u32 DTYPE, class F> DEV void each_as(F f) const {
+        const char* place = places + stage;
+        u32 i = part;
 #pragma unroll 1
-    for (u32 row = first; row < rows.count; row += step, ahead += step) {
-        RawVector raw[N];
-        if (rows.direct) {
-            const char* p = source(row);
-#pragma unroll
-            for (u32 n = 0; n < N; ++n)
-                raw[n] = part.held(n) ? RawVector::load_inside(rows.tensors[1], p + n * apart) : RawVector::none();
-        } else {
-            copy_async_wait<DEPTH - 1>();
-#pragma unroll
-            for (u32 n = 0; n < N; ++n)
-                raw[n] = part.held(n) ? fetched_vector(mine + stage + n * LAYER, N * LAYER, dtype) : RawVector::none();
+        for (; i + threads < rows.vectors; i += 2 * threads, place += 2 * BYTES<DTYPE>) {
+            f32 v[2][VECTOR];
+            read<DTYPE>(place, v);
+            f(v[0]);
+            f(v[1]);
         }
-        f32 v[N][VECTOR];
-#pragma unroll
-        for (u32 n = 0; n < N; ++n) raw[n].unpack(dtype, v[n]);
-        f(v, part);
-        const u32 to_bytes = vector_bytes(rows.dtype[0]);
-        char* p = rows.template at<AXES>(0, rows.row(row)) + to_bytes * part.part;
-#pragma unroll
-        for (u32 n = 0; n < N; ++n, p += to_bytes * part.team())
-            if (part.held(n) && rows.holds(0, p, to_bytes)) RawVector::pack(rows.dtype[0], v[n]).store(p, rows.dtype[0]);
-        if (rows.direct) return;
-        fetch(ahead, stage);
-        stage = stage + STAGE < STAGES ? stage + STAGE : 0;
+        if (i < rows.vectors) {
+            f32 v[1][VECTOR];
+            read<DTYPE>(place, v);
+            f(v[0]);
+        }
     }
-    if (!rows.direct) copy_async_wait<0>();
+    // Each vector's place then is for that of a later row.
+    template <u32 DTYPE, class F> DEV void rewrite_as(F f) const {
+        char* place = places + stage;
+        const char* from = first(1, ahead < rows.count ? ahead : row);
+        char* to = first(0, row);
+        u32 i = part;
+#pragma unroll 1
+        for (; i + threads < rows.vectors; i += 2 * threads, place += 2 * BYTES<DTYPE>, from += 2 * apart(1), to += 2 * apart(0)) {
+            f32 v[2][VECTOR];
+            read<DTYPE>(place, v);
+            f(v, i, threads);
+            write(to, v);
+            if (ahead < rows.count) fetch<DTYPE, 2>(from, place);
+        }
+        if (i < rows.vectors) {
+            f32 v[1][VECTOR];
+            read<DTYPE>(place, v);
+            f(v, i, threads);
+            write(to, v);
+            if (ahead < rows.count) fetch<DTYPE, 1>(from, place);
+        }
+    }
+    template <u32 N> DEV void write(char* to, const f32 (&v)[N][VECTOR]) const {
+        if (rows.dtype[0] == DTYPE_F32) write_as<DTYPE_F32>(to, v);
+        else if (rows.dtype[0] == DTYPE_BF16) write_as<DTYPE_BF16>(to, v);
+        else write_as<DTYPE_F16>(to, v);
+    }
+    template <u32 DTYPE, u32 N> DEV void write_as(char* to, const f32 (&v)[N][VECTOR]) const {
+#pragma unroll
+        for (u32 n = 0; n < N; ++n, to += apart(0))
+            if (rows.holds(0, to)) RawVector::pack(DTYPE, v[n]).store(to, DTYPE);
+    }
+    template <u32 DTYPE, u32 N> DEV void fetch(const char* from, char* place) const {
+#pragma unroll
+        for (u32 n = 0; n < N; ++n, from += apart(1), place += BYTES<DTYPE>)
+            if (rows.holds(1, from)) fetch_vector(from, DTYPE, place, LAYER, false);
+    }
+    template <u32 DTYPE> DEV void fetch_row(u32 to) const {
+        const char* from = first(1, ahead);
+        char* place = places + to;
+#pragma unroll 1
+        for (u32 i = part; i < rows.vectors; i += threads, from += apart(1), place += BYTES<DTYPE>) fetch<DTYPE, 1>(from, place);
+    }
+};
+
+// Calls f(row) for each row of the tile, in one of two ways. out may be x.
+template <class F> DEV void map_held(const Work& w, u32 tile, const Block& block, F f) {
+    const Rows rows(w);
+    HeldRow row(rows, tile, block);
+    if (row.row < rows.count) f(row);
+}
+// What threads fetched for all before is there by then.
+template <class F> DEV void map_streamed(const Work& w, u32 tile, const Block& block, F f) {
+    const Rows rows(w);
+    StreamedRow row(rows, w, tile, block);
+    row.wait();
+    block.sync();
+#pragma unroll 1
+    for (; row.wait(); row.advance()) f(row);
+    copy_async_wait<0>();
 }

@@ -1,12 +1,63 @@
-// SOFTMAX: rows of neighbours are read once; otherwise a team of threads reads its line for the maximum, for the sum, and to
-// write it.
+// SOFTMAX: rows of neighbours are read from memory once; otherwise a team of threads reads its line for the maximum, for the
+// sum, and to write it.
 #pragma once
 #include "lines.cuh"
 #include "rows.cuh"
 #include "views.cuh"
 
+// The last step of a row in vectors.
+struct SoftEnd {
+    f32 top;    // the largest element
+    f32 less;   // the logarithm of the sum of the powers,
+    f32 scale;  // and the sum's reciprocal
+    bool log;
+
+    template <u32 N> DEV void operator()(f32 (&v)[N][VECTOR], u32, u32) const {
+#pragma unroll
+        for (u32 n = 0; n < N; ++n)
+#pragma unroll
+            for (u32 k = 0; k < VECTOR; ++k) v[n][k] -= top;
+        if (log) {
+#pragma unroll
+            for (u32 n = 0; n < N; ++n)
+#pragma unroll
+                for (u32 k = 0; k < VECTOR; ++k) v[n][k] -= less;
+        } else {
+#pragma unroll
+            for (u32 n = 0; n < N; ++n)
+#pragma unroll
+                for (u32 k = 0; k < VECTOR; ++k) v[n][k] = fast_exp2(LOG2_E * v[n][k]) * scale;
+        }
+    }
+};
+
+// What becomes of a row in vectors: its largest element, then the sum of the powers, then the powers again.
+struct SoftRow {
+    bool log;
+
+    template <class Row> DEV void operator()(Row& row) const {
+        const auto larger = [](f32 a, f32 b) { return maximum(a, b); };
+        const auto add = [](f32 a, f32 b) { return a + b; };
+        f32 most[VECTOR], sums[VECTOR] = {};
+#pragma unroll
+        for (u32 k = 0; k < VECTOR; ++k) most[k] = -infinity();
+        row.each([&](const f32 (&v)[VECTOR]) {
+#pragma unroll
+            for (u32 k = 0; k < VECTOR; ++k) most[k] = maximum(most[k], v[k]);
+        });
+        const f32 largest = row.combine(fold_tree(most, larger), larger);
+        const f32 top = largest == -infinity() ? 0.0f : largest;
+        row.each([&](const f32 (&v)[VECTOR]) {
+#pragma unroll
+            for (u32 k = 0; k < VECTOR; ++k) sums[k] += fast_exp2(LOG2_E * (v[k] - top));
+        });
+        const f32 sum = row.combine(fold_tree(sums, add), add);
+        const f32 total = sum == 0.0f ? 1.0f : sum;  // a row of -infinity
+        row.rewrite(SoftEnd{top, log ? logf(total) : 0.0f, 1.0f / total, log});
+    }
+};
+
 struct SoftmaxHandler {
-    static constexpr u32 SCRATCH = ROWS_SCRATCH_BYTES;
     using Kept = Merged<2>;
     static DEV void prepare(const SoftmaxArgs& args, Kept& all) {
         if (args.axis() + 1 == args.x().rank) Rows::measure(all, args.work);
@@ -14,7 +65,7 @@ struct SoftmaxHandler {
     }
     static DEV u32 scratch(const SoftmaxArgs& args) {
         const Kept& all = Kept::of(args.work);
-        return all.way ? Rows::scratch(all) : STAGING_BYTES;
+        return all.way ? Rows::scratch(all, args.work) : STAGING_BYTES;
     }
     static constexpr u32 TERMS = 8;
 
@@ -33,44 +84,16 @@ struct SoftmaxHandler {
         return Teams::tiles_for(lines(args), parts(args));
     }
 
-    template <u32 N> static DEV_CALL void by_row(const SoftmaxArgs& args, u32 tile, const Block& block) {
-        const Rows rows(args.work);
-        const bool log = args.sub() == SOFTMAX_LOG;
-        map_rows<N>(rows, tile, block, [&](f32 (&v)[N][VECTOR], RowPart<N>& part) {
-            const auto larger = [](f32 a, f32 b) { return maximum(a, b); };
-            f32 most[VECTOR];
-#pragma unroll
-            for (u32 k = 0; k < VECTOR; ++k) most[k] = -infinity();
-#pragma unroll
-            for (u32 n = 0; n < N; ++n)
-#pragma unroll
-                for (u32 k = 0; k < VECTOR; ++k) most[k] = part.held(n) ? maximum(most[k], v[n][k]) : most[k];
-            const f32 largest = part.combine(fold_tree(most, larger), larger);
-            const f32 top = largest == -infinity() ? 0.0f : largest;
-            f32 sums[VECTOR] = {};
-#pragma unroll
-            for (u32 n = 0; n < N; ++n)
-#pragma unroll
-                for (u32 k = 0; k < VECTOR; ++k) {
-                    const f32 power = part.held(n) ? fast_exp2(LOG2_E * (v[n][k] - top)) : 0.0f;
-                    sums[k] += power;
-                    v[n][k] = log ? v[n][k] - top : power;
-                }
-            const auto add = [](f32 a, f32 b) { return a + b; };
-            const f32 sum = part.combine(fold_tree(sums, add), add);
-            const f32 total = sum == 0.0f ? 1.0f : sum;  // a row of -infinity
-            const f32 less = log ? logf(total) : 0.0f, scale = log ? 1.0f : 1.0f / total;
-#pragma unroll
-            for (u32 n = 0; n < N; ++n)
-#pragma unroll
-                for (u32 k = 0; k < VECTOR; ++k) v[n][k] = (v[n][k] - less) * scale;
-        });
+    static DEV_CALL void held(const SoftmaxArgs& args, u32 tile, const Block& block) {
+        map_held(args.work, tile, block, SoftRow{args.sub() == SOFTMAX_LOG});
+    }
+    static DEV_CALL void streamed(const SoftmaxArgs& args, u32 tile, const Block& block) {
+        map_streamed(args.work, tile, block, SoftRow{args.sub() == SOFTMAX_LOG});
     }
     static DEV_CALL void run(const SoftmaxArgs& args, u32 tile, const Block& block) {
-        const u32 each = Kept::of(args.work).way;
-        if (each == 1) return by_row<1>(args, tile, block);
-        if (each == 2) return by_row<2>(args, tile, block);
-        if (each != 0) return by_row<Rows::MOST>(args, tile, block);
+        const u32 way = Kept::of(args.work).way;
+        if (way == WAY_HELD) return held(args, tile, block);
+        if (way == WAY_STREAMED) return streamed(args, tile, block);
         const Tensor& x = args.x();
         const Tensor& out = args.out();
         const u32 axis = args.axis(), others = ~(1u << axis);

@@ -10,10 +10,11 @@ struct RawVector {
     uint4 low;
     uint4 high;  // of f32 only
 
+    // Where there are no higher elements, the lower ones are read once more: 16 bytes that come from a load on one way and
+    // from elsewhere on another are what the compiler spills first.
     DEV static RawVector load(const char* p, u32 dtype) {
-        RawVector raw{*reinterpret_cast<const uint4*>(p), make_uint4(0, 0, 0, 0)};
-        if (dtype == DTYPE_F32) raw.high = *reinterpret_cast<const uint4*>(p + VECTOR_BYTES);
-        return raw;
+        const char* high = p + (dtype == DTYPE_F32 ? VECTOR_BYTES : 0);
+        return {*reinterpret_cast<const uint4*>(p), *reinterpret_cast<const uint4*>(high)};
     }
     DEV static RawVector load(const Tensor& t, i64 offset) { return load_inside(t, element(t, offset)); }
     DEV static RawVector load_inside(const Tensor& t, const char* p) {
@@ -81,9 +82,8 @@ DEV void fetch_vector(const char* p, u32 dtype, char* slot, u32 apart, bool shar
     }
 }
 DEV RawVector fetched_vector(const char* slot, u32 apart, u32 dtype) {
-    RawVector raw{*reinterpret_cast<const uint4*>(slot), make_uint4(0, 0, 0, 0)};
-    if (dtype == DTYPE_F32) raw.high = *reinterpret_cast<const uint4*>(slot + apart);
-    return raw;
+    const char* high = slot + (dtype == DTYPE_F32 ? apart : 0);  // as in RawVector::load
+    return {*reinterpret_cast<const uint4*>(slot), *reinterpret_cast<const uint4*>(high)};
 }
 
 // The ways of elementwise handlers.

@@ -126,7 +126,7 @@ def test_pointwise_rows(machine, rows, columns, dtype):
     ],
     cpu=[(1, 8), (5, 256), (133, 264), (3, 1032), (5, 2056), (2, 4104), (4, 8192), (2, 8200), (2, 8191)],
 )
-def test_rows_held_in_registers(machine, rows, columns, dtype):
+def test_rows_of_neighbours(machine, rows, columns, dtype):
     """A warp or all workers to a row, one to four vectors to a thread; rows that are too long or ragged for that."""
     check(assemble(LINES.format(rows=rows, columns=columns).replace(": T[", f": {BY_TEXT[dtype].text}[")), machine)
 
