@@ -169,7 +169,6 @@ STREAM_SCHEDULE = Struct(
         ("panels", "<u4", 1, "u32", "parts of the depth, of 2048 each"),
         ("granules", "<u4", 1, "u32", "of a stage"),
         ("boxes", "<u4", 1, "u32", "copies that fill a stage: 1, or one for each 64 of the depth"),
-        ("rotation", "<u4", 1, "u32", "blocks by which the shares are shifted, so that not always the same have more"),
         ("pitch", "<u4", 1, "u32", "bytes between the columns of b where a register moves it, else 0"),
         ("base", "<u4", 2, "u32", "address of column 0 of the map, low half first"),
     ),

@@ -1,39 +1,55 @@
 """Placement: the block that each instruction's first tile goes to, derived from what waits for what.
 
-What a block's own workers did needs no counter, and what different blocks do happens at the same time. So the first
-instruction that waits for another takes over its place: a chain of single tiles stays on one block. Others that wait
-for the same one, and those that wait for nothing, begin behind everything placed so far: products of a few tiles each
-that do not depend on each other (q, k and v; the branches of a network) find blocks of their own.
+Products, whose weights are loaded ahead of what they wait for, go round all blocks, each beginning where the one before
+ended: those that do not depend on each other (q, k and v; branches) have blocks of their own, and a small one in a
+chain finds blocks that have had time to load its weights. Of everything else, the first instruction that waits for
+another takes over its place, since what a block's own workers did needs no counter: a chain of single tiles stays on
+one block. The others begin behind what goes on at the same time.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Sequence
+from dataclasses import dataclass
 
-MOST_LOOKED_AT = 8
-"""Of the instructions that one waits for, the latest so many: more are found in hostile programs only."""
+MOST_LOOKED_AT = 16
+"""Of the instructions that one waits for, and of those that may go on beside it, the latest so many."""
 
 
-def first_blocks(before: Sequence[Sequence[int]], widths: Sequence[int | None]) -> list[int]:
-    """A block for each instruction, counted without end: it is to be taken modulo the number of blocks.
+@dataclass(frozen=True)
+class Share:
+    """What an instruction has for the blocks: so many tiles, about. `ahead`: copies run ahead of what it waits for."""
 
-    `before`: for each instruction those that it waits for, in ascending order, as `conflicts` finds them. `widths`:
-    tiles of each, so that what comes behind begins on the next block; None for those that no worker executes.
+    tiles: int
+    ahead: bool = False
+
+
+def first_blocks(before: Sequence[Sequence[int]], shares: Sequence[Share | None], blocks: int) -> list[int]:
+    """The first of so many blocks for each instruction; 0 for those that no worker executes, whose share is None.
+
+    `before`: for each instruction those that it waits for, in ascending order, as `conflicts` finds them.
     """
-    places: list[int] = [0] * len(widths)
+    places: list[int] = [0] * len(shares)  # counted without end
+    ends = [0] * len(shares)
     taken_over: set[int] = set()
-    end = 0  # everything so far lies in front of it
-    for index, width in enumerate(widths):
-        if width is None:
+    turn = 0  # where the next product begins
+    for index, share in enumerate(shares):
+        if share is None:
             continue
-        earlier = before[index][: bisect_left(before[index], index)]
-        heirless = (j for j in reversed(earlier[-MOST_LOOKED_AT:]) if widths[j] is not None and j not in taken_over)
-        left = next(heirless, None)
-        if left is None:
-            places[index] = end
-        else:
+        at = bisect_left(before[index], index)
+        earlier = [j for j in before[index][max(0, at - MOST_LOOKED_AT) : at] if shares[j] is not None]
+        since = max(earlier[-1] if earlier else 0, index - MOST_LOOKED_AT)
+        beside = [ends[j] for j in range(since, index) if shares[j] is not None and j not in earlier]
+        left = next((j for j in reversed(earlier) if j not in taken_over), None)
+        if share.ahead:
+            places[index] = max([turn, *beside])
+            turn = places[index] + share.tiles
+        elif left is not None:
             taken_over.add(left)
-            places[index] = places[left]
-        end = max(end, places[index] + width)
-    return places
+            # Behind more tiles than blocks are those blocks that had fewer of them.
+            places[index] = places[left] if ends[left] - places[left] < blocks else ends[left]
+        else:
+            places[index] = max(beside, default=turn)
+        ends[index] = places[index] + share.tiles
+    return [place % blocks for place in places]

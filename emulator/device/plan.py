@@ -27,7 +27,7 @@ from dla.emulator.device.layout import (
 )
 from dla.emulator.device.paths import GENERIC, Choices, Context, Schedule, Target, schedule
 from dla.emulator.device.paths.tensor_map import AnyMap
-from dla.emulator.device.placement import first_blocks
+from dla.emulator.device.placement import Share, first_blocks
 from dla.isa import shapes
 from dla.isa.attributes import pack
 from dla.isa.descriptor import MAX_RANK, Descriptor, Dim, Dynamic, Segment, bound_of
@@ -86,8 +86,8 @@ def build(program: Program, bases: Mapping[Segment, int], target: Target, choice
     slots = [_operand_slots(i, tables) if i.row.operands else () for i in program.instructions]
     operands = _operands(tables, reach, bases)
     schedules = tuple(schedule(i, context) if i.row.operands else GENERIC for i in program.instructions)
-    widths = [_width(*pair, target.blocks) for pair in zip(program.instructions, schedules, strict=True)]
-    waits[:, 3] = np.array(first_blocks(before, widths), np.int64) % target.blocks
+    shares = [_share(*pair, target.blocks) for pair in zip(program.instructions, schedules, strict=True)]
+    waits[:, 3] = first_blocks(before, shares, target.blocks)
     headers = _headers(program, tables, schedules, waits, wait_lists)
     for header, entries in zip(headers, slots, strict=True):
         header["present"] = sum(1 << k for k, entry in enumerate(entries) if entry)
@@ -233,14 +233,14 @@ def _signals(row: Row) -> bool:
     return row.unit is Exec.TENSOR or bool(row.operands)
 
 
-def _width(instruction: Instruction, schedule: Schedule, blocks: int) -> int | None:
-    """About how many blocks have a share in an instruction; None where it is not for workers."""
+def _share(instruction: Instruction, schedule: Schedule, blocks: int) -> Share | None:
+    """What the blocks have to do for an instruction; None where it is not for workers."""
     if instruction.row.opcode not in _FOR_WORKERS:
         return None
     if schedule.tiles:
-        return schedule.tiles
+        return Share(schedule.tiles, ahead=True)
     most = max((d.elements for d in instruction.operands if d is not None), default=0)
-    return min(blocks, max(1, math.ceil(most / TILE_ELEMENTS)))
+    return Share(min(blocks, max(1, math.ceil(most / TILE_ELEMENTS))))
 
 
 def _waits(program: Program, conflicting: Sequence[Sequence[int]]) -> tuple[Array, Array]:

@@ -37,8 +37,6 @@ def schedule(instruction: Instruction, context: Context) -> Schedule | None:
     depth, columns = b.bounds[-2:]
     granules = GRANULES if depth * 2 > PANEL_DEPTH else GRANULES // 2
     tensor_map, pitch = _map(b, depth, columns, granules, context)
-    rotation, units = context.rotation, math.ceil(columns / UNIT)
-    context.rotation = (rotation - units) % context.target.blocks
     values = {
         "map": context.map_index(tensor_map),
         "constant": context.is_constant(b),
@@ -46,15 +44,12 @@ def schedule(instruction: Instruction, context: Context) -> Schedule | None:
         "panels": math.ceil(depth / PANEL_DEPTH),
         "granules": granules,
         "boxes": 1 if len(tensor_map.dims) == 3 else granules * PANEL_DEPTH // GRANULES // BOX_DEPTH,
-        "rotation": rotation,
         "pitch": pitch,
     }
     detail = [int(values[name]) for name, *_ in STREAM_SCHEDULE.fields if name != "base"]
     address = tensor_map.address
     detail += [address & 0xFFFFFFFF, address >> 32]
-    # Beyond one for each block, units are shared out evenly, and `rotation` says where the next instruction begins.
-    tiles = min(units, context.target.blocks)
-    return Schedule(PATH_STREAM, tuple(detail), f"streamed in units of {UNIT} columns", tiles)
+    return Schedule(PATH_STREAM, tuple(detail), f"streamed in units of {UNIT} columns", math.ceil(columns / UNIT))
 
 
 def _has_packed_rows(a: Descriptor) -> bool:

@@ -29,7 +29,7 @@ class Schedule:
     path: int
     detail: tuple[int, ...] = ()
     summary: str = ""  # for people: tile shape, splits
-    tiles: int = 0  # at the bounds, for the placement of what comes next; 0 where it is for the device to say
+    tiles: int = 0  # at the bounds, for placement; 0 where it is for the device to say
     decision: Decision[Any] | None = None  # where there were several ways
 
     def __post_init__(self) -> None:
@@ -50,7 +50,6 @@ class Context:
     choices: Choices | None = None
     maps: dict[AnyMap, int] = field(default_factory=dict)
     workspace_bytes: int = 0
-    rotation: int = 0  # where the next product of few rows begins to give blocks more than others
 
     def address(self, descriptor: Descriptor) -> int:
         """Device address of the first element, where the offset register (if any) is 0."""

@@ -7,7 +7,7 @@ import pytest
 from dla.assembler import assemble
 from dla.emulator.device import plan
 from dla.emulator.device.paths import Target
-from dla.emulator.device.placement import first_blocks
+from dla.emulator.device.placement import Share, first_blocks
 from dla.isa.descriptor import Segment
 
 BLOCKS = 132
@@ -46,9 +46,22 @@ def test_products_that_do_not_depend_on_each_other_do_not_share_blocks():
     assert not q & k | k & v | q & v
 
 
-def test_large_instructions_continue_where_the_one_before_left_blocks_idle():
-    """140 tiles are one more for 8 blocks than for the others; the next independent ones begin behind those."""
-    assert first_blocks([[], []], [140, 5]) == [0, 140]
+def test_products_go_round_all_blocks():
+    """Each begins where the one before ended, whatever it waits for: its weights come ahead of that."""
+    many, few = (Share(n, ahead=True) for n in (140, 50))
+    assert first_blocks([[], [0], [1], [2], []], [few, few, few, many, few], BLOCKS) == [0, 50, 100, 18, 26]
+
+
+def test_what_follows_a_product_takes_its_place():
+    """Or, where that left some blocks with less to do than others, the place of those."""
+    shares = [Share(18, ahead=True), Share(4), Share(140, ahead=True), Share(1), Share(1)]
+    assert first_blocks([[], [0], [1], [2], [3]], shares, BLOCKS) == [0, 0, 18, 26, 26]
+
+
+def test_a_product_beside_something_else_begins_behind_it():
+    """Both wait for instruction 0, and can go on at the same time."""
+    shares = [Share(1), Share(20), Share(5, ahead=True), Share(5, ahead=True)]
+    assert first_blocks([[], [0], [0], [2]], shares, BLOCKS) == [0, 0, 20, 25]
 
 
 CHAIN = """
@@ -82,17 +95,24 @@ def test_chains_of_single_tiles_stay_on_their_block():
 def test_branches_one_after_the_other_have_their_blocks_too():
     """The second branch waits for what the first one waits for, and has its own chain from there."""
     before = [[], [0], [1], [0], [3], [0], [2, 4, 5]]
-    assert first_blocks(before, [1] * 7) == [0, 0, 0, 1, 1, 2, 2]
+    assert first_blocks(before, [Share(1)] * 7, BLOCKS) == [0, 0, 0, 1, 1, 2, 2]
+
+
+def test_a_branch_begins_behind_what_goes_on_beside_it_and_no_further():
+    """What was placed before its common ancestor is done: those blocks are free."""
+    shares = [Share(BLOCKS), Share(50), Share(50), Share(25)]
+    assert first_blocks([[], [0], [1], [1]], shares, BLOCKS) == [0, 0, 0, 50]
 
 
 @pytest.mark.parametrize(
-    ("before", "widths", "places"),
+    ("before", "shares", "places"),
     [
         ([[], [0, 2], [1]], [1, 1, 1], [0, 0, 0]),  # a loop: what comes later in the program was not placed yet
         ([[], [0], [0]], [1, None, 1], [0, 0, 0]),  # what the controller executes takes nobody's place
         ([[0], [1]], [1, 1], [0, 1]),  # each waits for itself in a trip before
+        ([[], [], []], [1, 1, 1], [0, 1, 2]),
     ],
 )
-def test_loops_and_control_take_no_places(before, widths, places):
+def test_loops_and_control_take_no_places(before, shares, places):
     """Only earlier instructions for workers are followed."""
-    assert first_blocks(before, widths) == places
+    assert first_blocks(before, [tiles and Share(tiles) for tiles in shares], BLOCKS) == places

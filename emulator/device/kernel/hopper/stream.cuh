@@ -25,11 +25,8 @@ struct StreamShare {
     u32 rows;         // of a, at present
     u32 first, end;   // units
 
-    DEV StreamShare(const Work& w, const StreamSchedule& s) : rows(rows_of(w)) {
-        u32 block = w.first_tile + s.rotation;
-        if (w.tiles < gridDim.x) block = w.first_tile;
-        else if (block >= gridDim.x) block -= gridDim.x;
-        const u32 each = w.tiles / gridDim.x, more = w.tiles - each * gridDim.x;
+    DEV explicit StreamShare(const Work& w) : rows(rows_of(w)) {
+        const u32 block = w.first_tile, each = w.tiles / gridDim.x, more = w.tiles - each * gridDim.x;
         first = block * each + min(block, more);
         end = first + each + (block < more);
     }
@@ -186,7 +183,7 @@ struct HopperStream {
 
     static DEV void load(const Work& w, Loader& loader) {
         const StreamSchedule& s = schedule(w);
-        const StreamShare share(w, s);
+        const StreamShare share(w);
         const void* map = shared_state().launch->maps + static_cast<u64>(s.map) * TENSOR_MAP_BYTES;
         const u32 granules = s.granules, panels = s.panels, boxes = s.boxes, bytes = granules * GRANULE_BYTES;
         const u32 moved = moved_columns(w, s);
@@ -284,7 +281,7 @@ struct HopperStream {
         Workers me;
         const Work& w = me.work();
         const StreamSchedule& s = schedule(w);
-        const StreamShare share(w, s);
+        const StreamShare share(w);
         const u32 thread = me.thread(), warp = me.warp(), lane = me.lane();
         const u32 rows = share.rows, all_columns = columns(w), panels = s.panels, granules = s.granules;
         const bool wide = granules * GRANULE_BYTES > SPAN_BYTES, glu = GemmArgs::of(w).sub() == GEMM_GLU;
