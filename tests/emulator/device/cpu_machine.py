@@ -126,14 +126,15 @@ class CpuSession:
         for name, array in bind_state(self.program, values).items():
             self._write(name, array)
 
+    def headers(self) -> list[Any]:
+        """Of each instruction, the header of its image, with what dla_prepare has filled in."""
+        size, begins = IMAGE_HEADER.dtype.itemsize, self.plan.image_places[: len(self.program.instructions), 0]
+        return [self._images[int(begin) * 16 :][:size].view(IMAGE_HEADER.dtype)[0] for begin in begins]
+
     def ways(self) -> list[tuple[str, int]]:
         """Of each instruction with operands, its mnemonic and the way that its handler chose when the plan was made."""
-        size, chosen = IMAGE_HEADER.dtype.itemsize, []
-        for (begin, _), instruction in zip(self.plan.image_places, self.program.instructions, strict=False):
-            header = self._images[int(begin) * 16 :][:size].view(IMAGE_HEADER.dtype)[0]
-            if instruction.row.operands:
-                chosen.append((instruction.row.mnemonic, int(header["detail"][-1])))
-        return chosen
+        pairs = zip(self.headers(), self.program.instructions, strict=True)
+        return [(i.row.mnemonic, int(header["detail"][-1])) for header, i in pairs if i.row.operands]
 
     def run(self, inputs: Mapping[str, Any], dims: Mapping[str, int] | None = None) -> Any:
         """One launch; outputs and state at their bounds. Raises Trap."""

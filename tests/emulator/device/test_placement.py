@@ -6,9 +6,12 @@ import pytest
 
 from dla.assembler import assemble
 from dla.emulator.device import plan
+from dla.emulator.device.layout import PATH_CONV, PATH_FLASH, PATH_GEMM, PATH_STREAM
 from dla.emulator.device.paths import Target
 from dla.emulator.device.placement import Share, first_blocks
 from dla.isa.descriptor import Segment
+from dla.tests.emulator.device import cpu_machine
+from dla.tests.emulator.device.cpu_machine import CpuSession
 
 BLOCKS = 132
 BASES = {segment: 2**30 * segment.value for segment in Segment}
@@ -116,3 +119,34 @@ def test_a_branch_begins_behind_what_goes_on_beside_it_and_no_further():
 def test_loops_and_control_take_no_places(before, shares, places):
     """Only earlier instructions for workers are followed."""
     assert first_blocks(before, [tiles and Share(tiles) for tiles in shares], BLOCKS) == places
+
+
+HOT = """
+.input x : bf16[64, 512]
+.input w : bf16[96, 512]
+.input q : bf16[2, 3, 200, 64]
+.input i : bf16[2, 14, 14, 64]
+.input k : bf16[128, 3, 3, 64]
+.scratch h : bf16[64, 96]
+.scratch s : bf16[4, 96]
+.output o : bf16[2, 3, 200, 64]
+.output y : bf16[2, 14, 14, 128]
+.output z : bf16[4, 96]
+main:
+    GEMM h, x, w.T
+    GEMM s, x[:4], w.T
+    ATTENTION o, q, q, q
+    CONV y, i, k pads=[1, 1, 1, 1]
+    EW.add z, h[:4], s
+    HALT
+"""
+
+
+@pytest.mark.skipif(cpu_machine.COMPILER is None, reason="no g++, which compiles the kernel for the CPU")
+def test_the_tiles_that_places_are_derived_from_are_those_that_the_kernel_counts():
+    """Of every hot path; of handlers, they are about right."""
+    session = CpuSession(assemble(HOT), hopper=True)
+    counted = [int(header["tiles"]) - 1 for header in session.headers()]
+    hot = session.plan.schedules[:4]
+    assert counted[:5] == [*(schedule.tiles for schedule in hot), 1]
+    assert [schedule.path for schedule in hot] == [PATH_GEMM, PATH_STREAM, PATH_FLASH, PATH_CONV]
