@@ -109,6 +109,21 @@ def test_instructions_that_are_alike_are_measured_once(cache):
     assert measured(again)[1] == measured(again, store=store)[1] == ["tuning: nothing that has not been measured"]
 
 
+def test_what_was_measured_before_an_interrupt_is_kept(cache):
+    """Whoever loses patience goes on from there the next time."""
+    clock = prefer_last()
+
+    def impatient(trial: Trial) -> list[float]:
+        if len(clock.trials) == 2:
+            raise KeyboardInterrupt
+        return clock(trial)
+
+    with pytest.raises(KeyboardInterrupt):
+        measured(impatient)
+    measured(clock)
+    assert len(clock.trials) == 4
+
+
 def test_only_cheap_ways_are_tried(cache):
     """The model's own choice comes first; what it finds twice as expensive is left out."""
     clock = prefer_last()
