@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -9,7 +11,7 @@ import numpy as np
 import pytest
 
 from dla.assembler import assemble
-from dla.emulator.device import build, timer, tune, tuned
+from dla.emulator.device import build, gpu, timer, tune, tuned
 from dla.emulator.device.gpu import H200
 from dla.emulator.device.machine import DeviceMachine, DeviceSession
 from dla.emulator.device.paths import Target
@@ -31,36 +33,38 @@ main:
 
 
 @pytest.fixture
-def timed(monkeypatch: pytest.MonkeyPatch) -> Any:
+def timed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any:
     """A namespace: `timer`, the `sessions` that it made, and `ms(session)`, how long a launch of one takes."""
+    monkeypatch.setenv("DLA_CACHE", str(tmp_path))
     cupy = fake_cupy.make()
     found = SimpleNamespace(sessions=[], ms=lambda session: 1.0, launched=None)
-
     monkeypatch.setattr(build, "import_cupy", lambda: cupy)
     monkeypatch.setattr(timer, "FLUSH_BYTES", 4096)
     # The driver encodes them.
     monkeypatch.setattr("dla.emulator.device.paths.tensor_map.TensorMap.encode", lambda self: b"\0" * 128)
     cupy.cuda.get_elapsed_time = lambda began, ended: found.ms(found.launched)
 
+    def kernel(launched: Callable[[], None]) -> Any:
+        return SimpleNamespace(
+            function=SimpleNamespace(kernel=SimpleNamespace(ptr=launched)), prepare=lambda *_, **__: None, blocks=132,
+            shared_bytes=0, target=TARGET, architecture="sm_90a",
+        )  # fmt: skip
+
     def load(program, choices, memory):
-        def function() -> None:
+        def launched() -> None:
             found.launched = session
 
-        kernel = SimpleNamespace(
-            function=SimpleNamespace(kernel=SimpleNamespace(ptr=function)), prepare=lambda *_, **__: None, blocks=132,
-            shared_bytes=0, target=TARGET,
-        )  # fmt: skip
-        session = DeviceSession(DeviceMachine(), kernel, program, choices, memory)
+        session = DeviceSession(DeviceMachine(), kernel(launched), program, choices, memory)
         found.sessions.append(session)
         return session
 
+    found.kernel = kernel(lambda: None)
     found.timer = timer.DeviceTimer(cupy, load)
     return found
 
 
-def test_a_way_takes_what_its_launches_take_without_an_empty_one(timed, tmp_path, monkeypatch):
+def test_a_way_takes_what_its_launches_take_without_an_empty_one(timed):
     """Divided by the repetitions; the quickest one is kept."""
-    monkeypatch.setenv("DLA_CACHE", str(tmp_path))
 
     def ms(session: DeviceSession) -> float:
         place = timed.sessions.index(session)
@@ -76,9 +80,8 @@ def test_a_way_takes_what_its_launches_take_without_an_empty_one(timed, tmp_path
     assert known.fields["splits"] == sessions[2].plan.schedules[0].decision.choice.splits
 
 
-def test_operands_are_random_numbers_in_memory_that_all_ways_share(timed, tmp_path, monkeypatch):
+def test_operands_are_random_numbers_in_memory_that_all_ways_share(timed):
     """Neither zeros nor garbage: on those, a GPU is quicker."""
-    monkeypatch.setenv("DLA_CACHE", str(tmp_path))
     tune.measure(assemble(PRODUCT), TARGET, tuned.store(H200, pytest.fail), timed.timer, lambda message: None)
     _, *sessions = timed.sessions
     memory = sessions[0].memory
@@ -93,9 +96,27 @@ def test_operands_are_random_numbers_in_memory_that_all_ways_share(timed, tmp_pa
         assert abs(numbers.std() - 1) < 0.02
 
 
-def test_a_way_that_takes_no_time_is_still_a_time(timed, tmp_path, monkeypatch):
+def test_a_way_that_takes_no_time_is_still_a_time(timed):
     """The clock is coarser than a small instruction: nothing is negative, and what is kept can be read again."""
-    monkeypatch.setenv("DLA_CACHE", str(tmp_path))
     store = tuned.store(H200, pytest.fail)
     tune.measure(assemble(PRODUCT), TARGET, store, timed.timer, lambda message: None)
     assert all(known.seconds > 0 for known in tuned.store(H200, pytest.fail)._known.values())
+
+
+def test_a_machine_that_tunes_measures_once_and_all_machines_use_it(timed, monkeypatch):
+    """Loading says what it does; without `tune` it only looks; on another GPU nothing is known."""
+    program = assemble(PRODUCT)
+    monkeypatch.setattr(build, "kernel", lambda **options: timed.kernel)
+    monkeypatch.setattr(gpu, "present", lambda device: H200)
+    said: list[str] = []
+
+    def seconds(machine: DeviceMachine) -> float | None:
+        return machine.load(program).plan.schedules[1].decision.seconds
+
+    assert seconds(DeviceMachine(progress=pytest.fail)) is None
+    assert seconds(DeviceMachine(tune=True, progress=said.append)) is not None
+    assert [line.split()[0] for line in said] == ["tuning:", "tuned"]
+    assert seconds(DeviceMachine(progress=pytest.fail)) is not None
+    assert seconds(DeviceMachine(checked=True, progress=pytest.fail)) is None
+    monkeypatch.setattr(gpu, "present", lambda device: None)
+    assert seconds(DeviceMachine(tune=True, progress=pytest.fail)) is None
