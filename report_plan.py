@@ -30,7 +30,8 @@ def view(program: Program) -> tuple[dict[str, Any], list[Table | str]]:
     shown = here or gpu.H200
     hopper = shown.architecture == gpu.HOPPER
     made, steps = planned(program, shown.multiprocessors, hopper=hopper, choices=here and tuned.store(here, note))
-    target = f"{shown.name} ({shown.multiprocessors} multiprocessors{', Hopper paths' if hopper else ''})"
+    name = shown.name if here else f"an {shown.name}, as there is no GPU here"
+    target = f"{name} ({shown.multiprocessors} multiprocessors{', Hopper paths' if hopper else ''})"
     return plan_facts(made, steps, target), plan_parts(program, made, steps, target)
 
 
