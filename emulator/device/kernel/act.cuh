@@ -4,8 +4,13 @@
 #include "vectors.cuh"
 #include "views.cuh"
 
+struct ActVectors {
+    u32 kind;
+    f32 alpha;
+    template <u32 C> DEV void operator()(f32 (&v)[1][C][VECTOR]) const { activate_all(kind, v[0], alpha); }
+};
+
 struct ActHandler {
-    static constexpr u32 SCRATCH = VECTOR_SCRATCH_BYTES<1>;
     using Kept = Merged<2>;
     static DEV void prepare(const ActArgs& args, Kept& all) {
         all.way = take_vectors(all, args.work, MAX_RANK) ? WAY_VECTORS : 0;
@@ -24,8 +29,7 @@ struct ActHandler {
         const Tensor& x = args.x();
         const u32 kind = args.sub();
         const f32 alpha = args.alpha();
-        const auto function = [&](f32 (&v)[1][VECTOR]) { activate_all(kind, v[0], alpha); };
-        if (Kept::of(args.work).way) return map_vectors<2>(args.work, tile, block, function);
+        if (Kept::of(args.work).way) return map_vectors<2>(args.work, tile, block, ActVectors{kind, alpha});
         const bool floats = is_float(x.dtype);
         for_each_element(block, tile, out.elements(), [&](i64 i) {
             const i64 to = out.offset_of(i), from = x.offset_of(i);

@@ -22,7 +22,7 @@ DEV f32 activation_gelu(f32 x, f32) {
     q = fmaf(u, q, -4.5959606766700745e-1f);
     q = fmaf(u, q, -1.1510004997253418f);
     const f32 below = fast_exp2(fmaf(u, q, -1.0f));
-    return x * (x > 0.0f ? 1.0f - below : below);
+    return x * fabsf((x > 0.0f ? 1.0f : 0.0f) - below);  // infinities as x / 2 * (1 + erf) has them
 }
 // (1 + tanh(y)) / 2 is 1 / (1 + exp(-2 y)).
 DEV f32 activation_gelu_tanh(f32 x, f32) {
@@ -79,12 +79,14 @@ DEV f32 activate(u32 kind, f32 x, f32 alpha) {
     return activate_any(kind, x, alpha);
 }
 
-template <u32 N, class F> DEV void replace_each(f32 (&v)[N], F f) {
+template <u32 C, u32 N, class F> DEV void replace_each(f32 (&v)[C][N], F f) {
 #pragma unroll
-    for (u32 k = 0; k < N; ++k) v[k] = f(v[k]);
+    for (u32 c = 0; c < C; ++c)
+#pragma unroll
+        for (u32 k = 0; k < N; ++k) v[c][k] = f(v[c][k]);
 }
 // Function `kind` of each element of v. The choice is made once, and those that networks use most are in line.
-template <u32 N> DEV void activate_all(u32 kind, f32 (&v)[N], f32 alpha) {
+template <u32 C, u32 N> DEV void activate_all(u32 kind, f32 (&v)[C][N], f32 alpha) {
     switch (kind) {
         case ACT_IDENTITY: break;
         case ACT_RELU: replace_each(v, [](f32 x) { return activation_relu(x, 0.0f); }); break;

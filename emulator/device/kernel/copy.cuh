@@ -56,6 +56,10 @@ template <u32 USED> DEV void move_units(const Work& w, u32 tile, const Block& bl
 
 constexpr u32 WAY_UNITS = 2, WAY_PLANES = 3;  // besides WAY_VECTORS, which converts
 
+struct AsTheyAre {
+    template <u32 C> DEV void operator()(f32 (&)[1][C][VECTOR]) const {}
+};
+
 struct CopyHandler {
     static constexpr u32 SCRATCH = SCRATCH_BYTES;
     using Kept = Merged<2>;
@@ -90,7 +94,7 @@ struct CopyHandler {
 
     static DEV_CALL void run(const CopyArgs& args, u32 tile, const Block& block) {
         switch (Kept::of(args.work).way) {
-            case WAY_VECTORS: return map_vectors<2>(args.work, tile, block, [](f32 (&)[1][VECTOR]) {});
+            case WAY_VECTORS: return map_vectors<2>(args.work, tile, block, AsTheyAre{});
             case WAY_UNITS: return move(args, tile, block);
             case WAY_PLANES: return turn(args, tile, block);
             default: break;

@@ -79,8 +79,30 @@ DEV bool is_comparison(u32 sub) {
     }
 }
 
+// The function is chosen once for all elements; those that take long are a call.
+struct EwVectors {
+    u32 sub;
+
+    template <u32 C> DEV void operator()(f32 (&v)[2][C][VECTOR]) const {
+        switch (sub) {
+            case EW_ADD: pairwise(v, [](f32 p, f32 q) { return p + q; }); break;
+            case EW_SUB: pairwise(v, [](f32 p, f32 q) { return p - q; }); break;
+            case EW_MUL: pairwise(v, [](f32 p, f32 q) { return p * q; }); break;
+            case EW_DIV: pairwise(v, [](f32 p, f32 q) { return p / q; }); break;
+            case EW_MIN: pairwise(v, [](f32 p, f32 q) { return minimum(p, q); }); break;
+            case EW_MAX: pairwise(v, [](f32 p, f32 q) { return maximum(p, q); }); break;
+            default: pairwise(v, [&](f32 p, f32 q) { return ew_arithmetic(sub, p, q); });
+        }
+    }
+    template <u32 C, class F> static DEV void pairwise(f32 (&v)[2][C][VECTOR], F f) {
+#pragma unroll
+        for (u32 c = 0; c < C; ++c)
+#pragma unroll
+            for (u32 k = 0; k < VECTOR; ++k) v[0][c][k] = f(v[0][c][k], v[1][c][k]);
+    }
+};
+
 struct EwHandler {
-    static constexpr u32 SCRATCH = VECTOR_SCRATCH_BYTES<2>;
     using Kept = Merged<3>;
     static DEV void prepare(const EwArgs& args, Kept& all) {
         all.way = take_vectors(all, args.work, MAX_RANK) ? WAY_VECTORS : 0;
@@ -94,28 +116,8 @@ struct EwHandler {
         return all.way ? all.tiles() : elementwise_tiles(args.out().elements());
     }
 
-    template <class F> static DEV void pairwise(f32 (&v)[2][VECTOR], F f) {
-#pragma unroll
-        for (u32 k = 0; k < VECTOR; ++k) v[0][k] = f(v[0][k], v[1][k]);
-    }
-    // The function is chosen once for eight elements; those that take long are a call.
-    static DEV void by_vectors(const EwArgs& args, u32 tile, const Block& block) {
-        const u32 sub = args.sub();
-        map_vectors<3>(args.work, tile, block, [&](f32 (&v)[2][VECTOR]) {
-            switch (sub) {
-                case EW_ADD: pairwise(v, [](f32 p, f32 q) { return p + q; }); break;
-                case EW_SUB: pairwise(v, [](f32 p, f32 q) { return p - q; }); break;
-                case EW_MUL: pairwise(v, [](f32 p, f32 q) { return p * q; }); break;
-                case EW_DIV: pairwise(v, [](f32 p, f32 q) { return p / q; }); break;
-                case EW_MIN: pairwise(v, [](f32 p, f32 q) { return minimum(p, q); }); break;
-                case EW_MAX: pairwise(v, [](f32 p, f32 q) { return maximum(p, q); }); break;
-                default: pairwise(v, [&](f32 p, f32 q) { return ew_arithmetic(sub, p, q); });
-            }
-        });
-    }
-
     static DEV_CALL void run(const EwArgs& args, u32 tile, const Block& block) {
-        if (Kept::of(args.work).way) return by_vectors(args, tile, block);
+        if (Kept::of(args.work).way) return map_vectors<3>(args.work, tile, block, EwVectors{args.sub()});
         const Tensor& out = args.out();
         const Tensor& a = args.a();
         const Tensor& b = args.b();

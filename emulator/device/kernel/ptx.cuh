@@ -31,6 +31,13 @@ DEV char* shared_memory_anew() {
     return static_cast<char*>(__cvta_shared_to_generic(p));
 }
 
+// `v`, of which the compiler knows nothing. What is decided by it inside of a loop is not decided in front of it: the answer
+// would wait in a predicate, and where those run out, in local memory.
+DEV u32 anew(u32 v) {
+    asm volatile("" : "+r"(v));
+    return v;
+}
+
 // ---- clock ----
 DEV u64 nanoseconds() {
     u64 t;

@@ -62,7 +62,7 @@ struct Teams {
 
     // Folds the values of each team's threads, in the same order every time; every thread of the team gets the result.
     template <class T, class Fold> DEV T combine(const Block& block, T value, Fold fold) const {
-        if (parts == 1) return value;
+        if (anew(parts) == 1) return value;
         T* shared = reinterpret_cast<T*>(block.scratch());
         shared[slot()] = value;
         block.sync();

@@ -11,7 +11,6 @@ constexpr u32 ROW_LAYERS = 32;
 #else
 constexpr u32 ROW_LAYERS = 24;
 #endif
-constexpr u32 ROWS_AHEAD = 8;  // that a team has on their way, at most
 constexpr u32 MOST_HELD = 2;   // vectors that a thread holds in registers
 constexpr u32 WAY_HELD = 1, WAY_STREAMED = 2;  // 0: the rows are not for this
 static_assert(2 * WORKER_WARPS * sizeof(f32) <= STAGING_BYTES, "two places for what warps exchange are in the staging");
@@ -37,11 +36,6 @@ struct Rows {
         for (u32 a = 1; a < Merged<2>::AXES; ++a) address += static_cast<i64>(static_cast<i32>(p.index[a])) * all.bytes[k][a - 1];
         return address;
     }
-    // Whether the vector of tensor k at p is inside it.
-    DEV bool holds(u32 k, const char* p) const {
-        return in_bounds(tensors[k], p) && in_bounds(tensors[k], p + (VECTOR - 1) * tensors[k].item_bytes);
-    }
-
     DEV static void measure(Merged<2>& all, const Work& w) {
         all.way = 0;
         if (!take_vectors(all, w, 1) || all.size[0] == 0 || all.singles > 0) return;
@@ -67,7 +61,7 @@ struct Rows {
     DEV static u32 depth_of(const Merged<2>& all, const Work& w) {
         const u32 layers = layers_of(all, w);
         u32 depth = 1;
-        while (depth < ROWS_AHEAD && 2 * depth * layers <= ROW_LAYERS && depth * teams(all) < all.rows()) depth *= 2;
+        while (depth < MOST_GROUPS && 2 * depth * layers <= ROW_LAYERS && depth * teams(all) < all.rows()) depth *= 2;
         return depth;
     }
 };
@@ -108,7 +102,7 @@ struct RowThread {
     template <class Fold> DEV f32 combine(f32 value, Fold fold) {
 #pragma unroll
         for (u32 lanes = WARP / 2; lanes > 0; lanes /= 2) value = fold(value, __shfl_xor_sync(0xffffffffu, value, lanes));
-        if (warps() == 1) return value;
+        if (anew(threads) == WARP) return value;
         // Two places in turn: who writes to one again has passed the barrier of the other, so it has been read.
         f32* shared = reinterpret_cast<f32*>(shared_memory + STAGING_AT) + exchange * WORKER_WARPS;
         exchange ^= 1;
@@ -153,21 +147,10 @@ struct HeldRow : RowThread {
             f32 v[1][VECTOR];
             raw[n].unpack(rows.dtype[1], v[0]);
             f(v, n * threads + part, threads);
-            if (rows.holds(0, p)) RawVector::pack(rows.dtype[0], v[0]).store(p, rows.dtype[0]);
+            if (holds_vector(rows.tensors[0], p)) RawVector::pack(rows.dtype[0], v[0]).store(p, rows.dtype[0]);
         }
     }
 };
-
-// Waits for the oldest of `depth` rows on their way. A call: what it looks at is kept in a predicate otherwise, of which there
-// are few.
-DEV_CALL void wait_for_rows(u32 depth) {
-    switch (depth) {
-        case 1: copy_async_wait<0>(); break;
-        case 2: copy_async_wait<1>(); break;
-        case 4: copy_async_wait<3>(); break;
-        default: copy_async_wait<ROWS_AHEAD - 1>();
-    }
-}
 
 // Rows in shared memory, where each thread reads back only what it fetched itself: there is no barrier.
 struct StreamedRow : RowThread {
@@ -191,7 +174,7 @@ struct StreamedRow : RowThread {
     }
     // Whether there is a row at hand, and not all are done; waits until it is there.
     DEV bool wait() const {
-        wait_for_rows(depth);
+        wait_for_oldest(depth);
         return row < rows.count;
     }
     DEV void advance() {
@@ -202,36 +185,32 @@ struct StreamedRow : RowThread {
     }
     // The type is chosen once for all vectors: then nothing stands between them.
     template <class F> DEV void each(F f) const {
-        if (rows.dtype[1] == DTYPE_F32) each_as<DTYPE_F32>(f);
-        else if (rows.dtype[1] == DTYPE_BF16) each_as<DTYPE_BF16>(f);
+        const u32 dtype = anew(rows.dtype[1]);
+        if (dtype == DTYPE_F32) each_as<DTYPE_F32>(f);
+        else if (dtype == DTYPE_BF16) each_as<DTYPE_BF16>(f);
         else each_as<DTYPE_F16>(f);
     }
     template <class F> DEV void rewrite(F f) const {
-        if (rows.dtype[1] == DTYPE_F32) rewrite_as<DTYPE_F32>(f);
-        else if (rows.dtype[1] == DTYPE_BF16) rewrite_as<DTYPE_BF16>(f);
+        const u32 dtype = anew(rows.dtype[1]);
+        if (dtype == DTYPE_F32) rewrite_as<DTYPE_F32>(f);
+        else if (dtype == DTYPE_BF16) rewrite_as<DTYPE_BF16>(f);
         else rewrite_as<DTYPE_F16>(f);
     }
 
   private:
-    template <u32 DTYPE> static constexpr u32 BYTES = DTYPE == DTYPE_F32 ? 2 * LAYER : LAYER;  // from a place to the next
-
-    template <u32 DTYPE, u32 N> DEV static void read(const char* place, f32 (&v)[N][VECTOR]) {
-#pragma unroll
-        for (u32 n = 0; n < N; ++n) fetched_vector(place + n * BYTES<DTYPE>, LAYER, DTYPE).unpack(DTYPE, v[n]);
-    }
     template <u32 DTYPE, class F> DEV void each_as(F f) const {
         const char* place = places + stage;
         u32 i = part;
 #pragma unroll 1
-        for (; i + threads < rows.vectors; i += 2 * threads, place += 2 * BYTES<DTYPE>) {
+        for (; i + threads < rows.vectors; i += 2 * threads, place += 2 * PLACE_BYTES<DTYPE>) {
             f32 v[2][VECTOR];
-            read<DTYPE>(place, v);
+            read_fetched_as<DTYPE>(place, v);
             f(v[0]);
             f(v[1]);
         }
         if (i < rows.vectors) {
             f32 v[1][VECTOR];
-            read<DTYPE>(place, v);
+            read_fetched_as<DTYPE>(place, v);
             f(v[0]);
         }
     }
@@ -242,41 +221,34 @@ struct StreamedRow : RowThread {
         char* to = first(0, row);
         u32 i = part;
 #pragma unroll 1
-        for (; i + threads < rows.vectors; i += 2 * threads, place += 2 * BYTES<DTYPE>, from += 2 * apart(1), to += 2 * apart(0)) {
+        for (; i + threads < rows.vectors; i += 2 * threads, place += 2 * PLACE_BYTES<DTYPE>, from += 2 * apart(1), to += 2 * apart(0)) {
             f32 v[2][VECTOR];
-            read<DTYPE>(place, v);
+            read_fetched_as<DTYPE>(place, v);
             f(v, i, threads);
             write(to, v);
             if (ahead < rows.count) fetch<DTYPE, 2>(from, place);
         }
         if (i < rows.vectors) {
             f32 v[1][VECTOR];
-            read<DTYPE>(place, v);
+            read_fetched_as<DTYPE>(place, v);
             f(v, i, threads);
             write(to, v);
             if (ahead < rows.count) fetch<DTYPE, 1>(from, place);
         }
     }
     template <u32 N> DEV void write(char* to, const f32 (&v)[N][VECTOR]) const {
-        if (rows.dtype[0] == DTYPE_F32) write_as<DTYPE_F32>(to, v);
-        else if (rows.dtype[0] == DTYPE_BF16) write_as<DTYPE_BF16>(to, v);
-        else write_as<DTYPE_F16>(to, v);
-    }
-    template <u32 DTYPE, u32 N> DEV void write_as(char* to, const f32 (&v)[N][VECTOR]) const {
-#pragma unroll
-        for (u32 n = 0; n < N; ++n, to += apart(0))
-            if (rows.holds(0, to)) RawVector::pack(DTYPE, v[n]).store(to, DTYPE);
+        write_vectors(rows.tensors[0], rows.dtype[0], to, apart(0), N, v);
     }
     template <u32 DTYPE, u32 N> DEV void fetch(const char* from, char* place) const {
 #pragma unroll
-        for (u32 n = 0; n < N; ++n, from += apart(1), place += BYTES<DTYPE>)
-            if (rows.holds(1, from)) fetch_vector(from, DTYPE, place, LAYER, false);
+        for (u32 n = 0; n < N; ++n, from += apart(1), place += PLACE_BYTES<DTYPE>)
+            if (holds_vector(rows.tensors[1], from)) fetch_vector(from, DTYPE, place, LAYER, false);
     }
     template <u32 DTYPE> DEV void fetch_row(u32 to) const {
         const char* from = first(1, ahead);
         char* place = places + to;
 #pragma unroll 1
-        for (u32 i = part; i < rows.vectors; i += threads, from += apart(1), place += BYTES<DTYPE>) fetch<DTYPE, 1>(from, place);
+        for (u32 i = part; i < rows.vectors; i += threads, from += apart(1), place += PLACE_BYTES<DTYPE>) fetch<DTYPE, 1>(from, place);
     }
 };
 

@@ -66,12 +66,16 @@ struct __align__(16) Planes {
     u32 down, across;    // axes
     u32 others;          // the other axes, a bit each
     u32 lines, columns;  // squares along `down` and along `across`
-    u32 patches;         // of a plane: what a warp moves at a time, LINES x COLUMNS squares
-    u32 count;           // of patches, in all planes
-    u32 spare[8];
+    u32 wide;            // warps of a block side by side along `down`
+    u32 tiles_down, tiles_across;  // of a plane: what a block moves at a time, a patch for each warp
+    u32 count;           // of tiles, in all planes
+    u32 spare[6];
     u32 way;
 
-    static constexpr u32 LINES = 4, COLUMNS = 8;  // out is written 8 x 16 = 128 bytes at a time, x read 64
+    static constexpr u32 LINES = 4, COLUMNS = 8;  // squares of a patch: out is written 8 x 16 = 128 bytes at a time, x read 64
+    // Tiles that follow each other along `across`, before those beside them. So what all blocks move at a time is about as
+    // long as it is wide, 2 to 4 KB: neither side asks for little of many places of memory.
+    static constexpr u32 GROUP = 16;
 
     DEV static const Planes& of(const Work& w) { return kept<Planes>(w); }
 
@@ -96,21 +100,28 @@ struct __align__(16) Planes {
         lines = out.dims[down] / side;
         columns = out.dims[across] / side;
         planes /= static_cast<i64>(out.dims[down]) * out.dims[across];
-        patches = ((lines + LINES - 1) / LINES) * ((columns + COLUMNS - 1) / COLUMNS);
-        count = static_cast<u32>(planes) * patches;
-        return planes * patches < 1ll << 30;
+        const u32 patches_down = (lines + LINES - 1) / LINES, patches_across = (columns + COLUMNS - 1) / COLUMNS;
+        wide = patches_across == 1 ? WORKER_WARPS : patches_down >= 3 ? 4 : patches_down;
+        const u32 high = WORKER_WARPS / wide;
+        tiles_down = (patches_down + wide - 1) / wide;
+        tiles_across = (patches_across + high - 1) / high;
+        const i64 tiles = planes * tiles_down * tiles_across;
+        count = static_cast<u32>(tiles);
+        return tiles < 1ll << 30;
     }
-    // What a lane moves of a patch.
+    // What a lane moves of a tile.
     struct Place {
         u32 plane;
         i64 line, column;  // of its square
         bool inside;
     };
-    DEV Place place(u32 patch, u32 lane) const {
-        const u32 plane = patch / patches, within = patch - plane * patches, wide = (lines + LINES - 1) / LINES;
-        const u32 above = within / wide, line = (within - above * wide) * LINES + lane % LINES;
-        const u32 column = above * COLUMNS + lane / LINES;
-        return {plane, line, column, patch < count && line < lines && column < columns};
+    DEV Place place(u32 tile, u32 warp, u32 lane) const {
+        const u32 plane = tile / (tiles_down * tiles_across), within = tile - plane * (tiles_down * tiles_across);
+        const u32 first = within / (GROUP * tiles_down) * GROUP, length = min(GROUP, tiles_across - first);
+        const u32 beside = (within - first * tiles_down) / length, behind = first + within - first * tiles_down - beside * length;
+        const u32 line = (beside * wide + warp % wide) * LINES + lane % LINES;
+        const u32 column = (behind * (WORKER_WARPS / wide) + warp / wide) * COLUMNS + lane / LINES;
+        return {plane, line, column, tile < count && line < lines && column < columns};
     }
     // Where a plane begins, in bytes.
     DEV i64 plane_offset(const Tensor& t, u32 plane) const {
@@ -127,9 +138,9 @@ struct __align__(16) Planes {
     // Squares that a thread has on their way.
     DEV static constexpr u32 depth(u32 item_bytes) { return item_bytes == 1 ? 2 : item_bytes == 2 ? 3 : 2 * item_bytes; }
     DEV u32 scratch(u32 item_bytes) const {
-        return LAYER * (VECTOR_BYTES / item_bytes) * (count <= gridDim.x * WORKER_WARPS ? 1 : depth(item_bytes));
+        return LAYER * (VECTOR_BYTES / item_bytes) * (count <= gridDim.x ? 1 : depth(item_bytes));
     }
-    DEV u32 tiles() const { return shared_tiles((count + WORKER_WARPS - 1) / WORKER_WARPS); }
+    DEV u32 tiles() const { return shared_tiles(count); }
 };
 
 // A block's share of the planes. The lines of a thread's next squares are on their way to shared memory while it turns one.
@@ -140,11 +151,11 @@ template <u32 BYTES> DEV void turn_planes(const Work& w, u32 tile, const Block& 
     constexpr u32 SIDE = Square<BYTES>::SIDE;
     constexpr u32 DEPTH = Planes::depth(BYTES), STAGE = SIDE * LAYER, STAGES = DEPTH * STAGE;
     static_assert(STAGES <= SCRATCH_BYTES, "they fit in scratch");
-    const u32 step = p.tiles() * WORKER_WARPS;
+    const u32 step = p.tiles();
     const i64 x_step = x.strides[p.across] * BYTES, out_step = out.strides[p.down] * BYTES;
     char* const mine = block.scratch() + block.thread() * VECTOR_BYTES;
-    const auto fetch = [&](u32 patch, u32 stage) {
-        const Planes::Place place = p.place(patch, block.lane());
+    const auto fetch = [&](u32 patches, u32 stage) {
+        const Planes::Place place = p.place(patches, block.warp(), block.lane());
         if (place.inside) {
             const char* from = x.data + p.plane_offset(x, place.plane) + place.column * SIDE * x_step;
             from += place.line * VECTOR_BYTES;
@@ -155,14 +166,14 @@ template <u32 BYTES> DEV void turn_planes(const Work& w, u32 tile, const Block& 
         }
         copy_async_commit();
     };
-    u32 patch = tile * WORKER_WARPS + block.warp(), ahead = patch;
+    u32 patches = tile, ahead = tile;
 #pragma unroll 1
     for (u32 stage = 0; stage < STAGES; stage += STAGE, ahead += step) fetch(ahead, stage);
     u32 stage = 0;
 #pragma unroll 1
-    for (; patch < p.count; patch += step, ahead += step) {
+    for (; patches < p.count; patches += step, ahead += step) {
         copy_async_wait<DEPTH - 1>();
-        const Planes::Place place = p.place(patch, block.lane());
+        const Planes::Place place = p.place(patches, block.warp(), block.lane());
         if (place.inside) {
             Square<BYTES> square;
 #pragma unroll

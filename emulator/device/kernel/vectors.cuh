@@ -2,8 +2,13 @@
 #pragma once
 #include "merged.cuh"
 
-constexpr u32 VECTOR = 8;      // elements
-constexpr u32 IN_FLIGHT = 8;   // vectors of each operand that a thread has on their way
+constexpr u32 VECTOR = 8;     // elements
+constexpr u32 IN_FLIGHT = 8;  // units of each operand that a thread has on their way
+
+// Whether eight elements of `t` from `p` on are inside it.
+DEV bool holds_vector(const Tensor& t, const char* p) {
+    return in_bounds(t, p) && in_bounds(t, p + (VECTOR - 1) * t.item_bytes);
+}
 
 // Eight elements as they are in memory.
 struct RawVector {
@@ -18,15 +23,7 @@ struct RawVector {
     }
     DEV static RawVector load(const Tensor& t, i64 offset) { return load_inside(t, element(t, offset)); }
     DEV static RawVector load_inside(const Tensor& t, const char* p) {
-        if (in_bounds(t, p) && in_bounds(t, p + (VECTOR - 1) * t.item_bytes)) return load(p, t.dtype);
-        return none();
-    }
-    // The element at `p` alone, as element 0.
-    DEV static RawVector load_one(const Tensor& t, const char* p) {
-        RawVector raw = none();
-        if (!in_bounds(t, p)) return raw;
-        raw.low.x = t.dtype == DTYPE_F32 ? *reinterpret_cast<const u32*>(p) : *reinterpret_cast<const u16*>(p);
-        return raw;
+        return holds_vector(t, p) ? load(p, t.dtype) : none();
     }
     DEV static RawVector none() { return {make_uint4(0, 0, 0, 0), make_uint4(0, 0, 0, 0)}; }
     DEV void store(char* p, u32 dtype) const {
@@ -35,7 +32,7 @@ struct RawVector {
     }
     DEV void store(const Tensor& t, i64 offset) const {
         char* p = element(t, offset);
-        if (in_bounds(t, p) && in_bounds(t, p + (VECTOR - 1) * t.item_bytes)) store(p, t.dtype);
+        if (holds_vector(t, p)) store(p, t.dtype);
     }
     DEV void unpack(u32 dtype, f32 (&v)[VECTOR]) const {
         const u32 words[VECTOR] = {low.x, low.y, low.z, low.w, high.x, high.y, high.z, high.w};
@@ -67,6 +64,19 @@ struct RawVector {
     }
 };
 
+// One float at `p`.
+DEV f32 load_float(const Tensor& t, const char* p) {
+    if (!in_bounds(t, p)) return 0.0f;
+    if (t.dtype == DTYPE_F32) return *reinterpret_cast<const f32*>(p);
+    const u16 half = *reinterpret_cast<const u16*>(p);
+    return t.dtype == DTYPE_BF16 ? f32_from_bf16(half) : f32_from_f16(half);
+}
+DEV void store_float(const Tensor& t, char* p, f32 v) {
+    if (!in_bounds(t, p)) return;
+    if (t.dtype == DTYPE_F32) *reinterpret_cast<f32*>(p) = v;
+    else *reinterpret_cast<u16*>(p) = t.dtype == DTYPE_BF16 ? bf16_from_f32(v) : f16_from_f32(v);
+}
+
 // Bytes of a vector of `dtype`.
 DEV u32 vector_bytes(u32 dtype) { return dtype == DTYPE_F32 ? 2 * VECTOR_BYTES : VECTOR_BYTES; }
 
@@ -86,6 +96,48 @@ DEV RawVector fetched_vector(const char* slot, u32 apart, u32 dtype) {
     return {*reinterpret_cast<const uint4*>(slot), *reinterpret_cast<const uint4*>(high)};
 }
 
+// For several vectors the type is looked at once: then nothing stands between their loads, or their stores.
+template <u32 DTYPE> constexpr u32 PLACE_BYTES = DTYPE == DTYPE_F32 ? 2 * LAYER : LAYER;  // from a fetched vector to the next
+
+template <u32 DTYPE, u32 N> DEV void read_fetched_as(const char* slot, f32 (&v)[N][VECTOR]) {
+#pragma unroll
+    for (u32 n = 0; n < N; ++n, slot += PLACE_BYTES<DTYPE>) {
+        const char* high = slot + (DTYPE == DTYPE_F32 ? LAYER : 0);
+        const RawVector raw{*reinterpret_cast<const uint4*>(slot), *reinterpret_cast<const uint4*>(high)};
+        raw.unpack(DTYPE, v[n]);
+    }
+}
+template <u32 N> DEV void read_fetched(const char* slot, u32 dtype, f32 (&v)[N][VECTOR]) {
+    const u32 type = anew(dtype);
+    if (type == DTYPE_F32) read_fetched_as<DTYPE_F32>(slot, v);
+    else if (type == DTYPE_BF16) read_fetched_as<DTYPE_BF16>(slot, v);
+    else read_fetched_as<DTYPE_F16>(slot, v);
+}
+// Writes the first `count` of v to `to` of tensor t, and `apart` bytes further on each.
+template <u32 DTYPE, u32 N> DEV void write_vectors_as(const Tensor& t, char* to, i64 apart, u32 count, const f32 (&v)[N][VECTOR]) {
+#pragma unroll
+    for (u32 n = 0; n < N; ++n, to += apart)
+        if (n < count && holds_vector(t, to)) RawVector::pack(DTYPE, v[n]).store(to, DTYPE);
+}
+template <u32 N> DEV void write_vectors(const Tensor& t, u32 dtype, char* to, i64 apart, u32 count, const f32 (&v)[N][VECTOR]) {
+    const u32 type = anew(dtype);
+    if (type == DTYPE_F32) write_vectors_as<DTYPE_F32>(t, to, apart, count, v);
+    else if (type == DTYPE_BF16) write_vectors_as<DTYPE_BF16>(t, to, apart, count, v);
+    else write_vectors_as<DTYPE_F16>(t, to, apart, count, v);
+}
+
+// Waits for the oldest of `depth` groups of copies. A call: what it looks at is kept in a predicate otherwise, of which there
+// are few.
+constexpr u32 MOST_GROUPS = 8;
+DEV_CALL void wait_for_oldest(u32 depth) {
+    switch (depth) {
+        case 1: copy_async_wait<0>(); break;
+        case 2: copy_async_wait<1>(); break;
+        case 4: copy_async_wait<3>(); break;
+        default: copy_async_wait<MOST_GROUPS - 1>();
+    }
+}
+
 // The ways of elementwise handlers.
 constexpr u32 WAY_VECTORS = 1;
 
@@ -97,81 +149,117 @@ template <u32 N> DEV bool take_vectors(Merged<N>& all, const Work& w, u32 row_ax
     return floats && all.measure(w, VECTOR, row_axes);
 }
 
-// What a handler of so many sources needs of scratch memory.
-template <u32 SOURCES> constexpr u32 VECTOR_DEPTH = SOURCES > 2 ? IN_FLIGHT / 2 : IN_FLIGHT;
-template <u32 SOURCES> constexpr u32 VECTOR_SCRATCH_BYTES = VECTOR_DEPTH<SOURCES> * SOURCES * 2 * LAYER;
+// Vectors of each operand that a thread works on at once: less has to be worked out for each, and there is more to do while
+// one waits. 48 KB and more are under way.
+constexpr u32 VECTORS_AT_ONCE = 2;
+constexpr u32 VECTOR_SCRATCH_BYTES = 64 * 1024;
 
-template <u32 N> DEV u32 vector_scratch(const Merged<N>& all) { return all.few() ? 0 : VECTOR_SCRATCH_BYTES<N - 1>; }
+template <u32 N> DEV u32 vector_scratch(const Merged<N>& all) { return all.few() ? 0 : VECTOR_SCRATCH_BYTES; }
 
-template <u32 USED, u32 N, class F> DEV void map_units(const Streams<N>& all, u32 tile, const Block& block, F f) {
-    constexpr u32 SOURCES = N - 1;
-    constexpr u32 DEPTH = VECTOR_DEPTH<SOURCES>, STAGE = SOURCES * 2 * LAYER, STAGES = DEPTH * STAGE;
-    static_assert(STAGES <= SCRATCH_BYTES, "they fit in scratch");
-    const u32 step = all.tiles() * WORKER_THREADS, first = tile * WORKER_THREADS + block.thread(), count = all.count();
-    const bool direct = all.few();  // there is nothing to fetch ahead
-    auto here = all.template place<USED>(first), there = here, by = here;
-    char* mine = nullptr;
-    u32 ahead = first;
-    const auto fetch = [&](u32 stage) {
-        if (ahead < all.units) {
+// One unit, or one element behind the last whole unit.
+template <u32 N, class F> DEV void map_unit(const Streams<N>& all, u32 unit, F f) {
+    constexpr u32 AXES = Merged<N>::AXES;
+    const bool whole = unit < all.units;
+    typename Merged<N>::Place here{};
+    if (whole) here = all.template place<AXES>(unit);
+    const auto single = [&](u32 k) { return element(all.tensors[k], all.single(k, unit - all.units)); };
+    f32 v[N - 1][1][VECTOR];
 #pragma unroll
-            for (u32 k = 1; k < N; ++k) {
-                const char* p = all.template at<USED>(k, there);
-                if (all.neighbours(k) && all.holds(k, p, vector_bytes(all.dtype[k])))
-                    fetch_vector(p, all.dtype[k], mine + stage + (k - 1) * 2 * LAYER, LAYER,
-                                 USED > 1 && all.bytes[k][0] == 0);
+    for (u32 k = 1; k < N; ++k) {
+        if (whole && all.neighbours(k)) {
+            RawVector::load_inside(all.tensors[k], all.template at<AXES>(k, here)).unpack(all.dtype[k], v[k - 1][0]);
+        } else {
+            const f32 one = load_float(all.tensors[k], whole ? all.template at<AXES>(k, here) : single(k));
+#pragma unroll
+            for (u32 i = 0; i < VECTOR; ++i) v[k - 1][0][i] = one;
+        }
+    }
+    f(v);
+    if (whole) write_vectors(all.tensors[0], all.dtype[0], all.template at<AXES>(0, here), 0, 1, v[0]);
+    else store_float(all.tensors[0], single(0), v[0][0][0]);
+}
+
+// Units of a thread, those at a distance of `step`, VECTORS_AT_ONCE of them at a time.
+template <u32 N, class F> DEV void stream_units(const Streams<N>& all, u32 tile, const Block& block, F f) {
+    constexpr u32 SOURCES = N - 1, AXES = Merged<N>::AXES;
+    const u32 step = all.tiles() * WORKER_THREADS, first = tile * WORKER_THREADS + block.thread(), units = all.units;
+    const u32 rows = all.rows(), dense = all.dense;
+    const auto plain = [&] { return anew(rows) == 1; };  // then a unit's number says where it is
+    const auto neighbours = [&](u32 k) { return (anew(dense) >> k & 1) != 0; };
+    bool wide = false;
+    u32 repeated = 0;  // a bit for each tensor: other rows are read from the same place
+#pragma unroll
+    for (u32 k = 1; k < N; ++k) {
+        wide |= all.dtype[k] == DTYPE_F32;
+        repeated |= (rows > 1 && all.bytes[k][0] == 0 ? 1u : 0u) << k;
+    }
+    const u32 source_bytes = VECTORS_AT_ONCE * LAYER * (wide ? 2 : 1), stage_bytes = SOURCES * source_bytes;
+    constexpr u32 NARROW = VECTOR_SCRATCH_BYTES / (SOURCES * VECTORS_AT_ONCE * LAYER);
+    static_assert(NARROW == 8 || NARROW == 4, "a number of groups that can be waited for");
+    const u32 depth = wide ? NARROW / 2 : NARROW;
+    char* const mine = block.scratch() + block.thread() * VECTOR_BYTES;
+    const auto by = all.template place<AXES>(plain() ? 0 : step);
+    auto here = all.template place<AXES>(plain() ? 0 : first), there = here;
+    u32 unit = first, ahead = first;
+    const auto at = [&](u32 k, u32 u, const typename Merged<N>::Place& p) {
+        return plain() ? all.data[k] + static_cast<u64>(u) * all.unit_bytes[k] : all.template at<AXES>(k, p);
+    };
+    const auto fetch = [&](u32 stage) {
+#pragma unroll
+        for (u32 n = 0; n < VECTORS_AT_ONCE; ++n, ahead += step) {
+            if (ahead < units) {
+#pragma unroll
+                for (u32 k = 1; k < N; ++k) {
+                    const char* p = at(k, ahead, there);
+                    const u32 dtype = anew(all.dtype[k]);
+                    char* slot = mine + stage + (k - 1) * source_bytes + n * (dtype == DTYPE_F32 ? 2 * LAYER : LAYER);
+                    if (neighbours(k) && holds_vector(all.tensors[k], p))
+                        fetch_vector(p, dtype, slot, LAYER, N > 2 && (anew(repeated) >> k & 1));
+                }
             }
+            if (!plain()) all.template move<AXES>(there, by);
         }
         copy_async_commit();
-        ahead += step;
-        all.template move<USED>(there, by);
     };
-    if (!direct) {
-        by = all.template place<USED>(step);
-        mine = block.scratch() + block.thread() * VECTOR_BYTES;
 #pragma unroll 1
-        for (u32 stage = 0; stage < STAGES; stage += STAGE) fetch(stage);
-    }
+    for (u32 stage = 0; stage < depth * stage_bytes; stage += stage_bytes) fetch(stage);
     u32 stage = 0;
 #pragma unroll 1
-    for (u32 unit = first; unit < count; unit += step) {
-        if (!direct) copy_async_wait<DEPTH - 1>();
-        const bool whole = unit < all.units;
-        RawVector raw[SOURCES];
+    for (; unit < units; unit += VECTORS_AT_ONCE * step) {
+        wait_for_oldest(depth);
+        auto second = here;
+        if (!plain()) all.template move<AXES>(second, by);
+        const u32 count = unit + step < units ? VECTORS_AT_ONCE : 1;  // the others are whatever lies in their places
+        f32 v[SOURCES][VECTORS_AT_ONCE][VECTOR];
 #pragma unroll
         for (u32 k = 1; k < N; ++k) {
-            const char* p =
-                whole ? all.template at<USED>(k, here) : element(all.tensors[k], all.single(k, unit - all.units));
-            if (!whole || !all.neighbours(k)) raw[k - 1] = RawVector::load_one(all.tensors[k], p);
-            else if (!direct) raw[k - 1] = fetched_vector(mine + stage + (k - 1) * 2 * LAYER, LAYER, all.dtype[k]);
-            else raw[k - 1] = RawVector::load_inside(all.tensors[k], p);
-        }
-        f32 v[SOURCES][VECTOR];
+            if (neighbours(k)) {
+                read_fetched(mine + stage + (k - 1) * source_bytes, all.dtype[k], v[k - 1]);
+            } else {
+                const f32 one = load_float(all.tensors[k], at(k, unit, here));
+                const f32 other = count == 1 || plain() ? one : load_float(all.tensors[k], at(k, unit + step, second));
 #pragma unroll
-        for (u32 k = 1; k < N; ++k) {
-            raw[k - 1].unpack(all.dtype[k], v[k - 1]);
-            if (whole && all.neighbours(k)) continue;
-#pragma unroll
-            for (u32 i = 1; i < VECTOR; ++i) v[k - 1][i] = v[k - 1][0];
+                for (u32 i = 0; i < VECTOR; ++i) v[k - 1][0][i] = one, v[k - 1][1][i] = other;
+            }
         }
         f(v);
-        char* p = all.template at<USED>(0, here);
-        if (!whole) store_f32(all.tensors[0], all.single(0, unit - all.units), v[0][0]);
-        else if (all.holds(0, p, vector_bytes(all.dtype[0]))) RawVector::pack(all.dtype[0], v[0]).store(p, all.dtype[0]);
-        if (direct) return;
-        all.template move<USED>(here, by);
+        char* to = at(0, unit, here);
+        write_vectors(all.tensors[0], all.dtype[0], to, at(0, unit + step, second) - to, count, v[0]);
+        here = second;
+        if (!plain()) all.template move<AXES>(here, by);
         fetch(stage);
-        stage = stage + STAGE < STAGES ? stage + STAGE : 0;
+        stage = stage + stage_bytes < depth * stage_bytes ? stage + stage_bytes : 0;
     }
-    if (!direct) copy_async_wait<0>();
+    copy_async_wait<0>();
+    if (tile == 0 && block.thread() < all.singles) map_unit(all, units + block.thread(), f);
 }
 
 // A block's share of the first tensor: f(v) replaces v[0], elements of the second, by the results; v[k] are the elements of
-// tensor k + 1. Where there is much, what a thread reads is on its way to shared memory long before it is used. Threads
-// read back only what they fetched themselves, so there is no barrier.
+// tensor k + 1, in one vector or VECTORS_AT_ONCE of them. Where there is much, what a thread reads is on its way to shared memory
+// long before it is used. Threads read back only what they fetched themselves, so there is no barrier.
 template <u32 N, class F> DEV void map_vectors(const Work& w, u32 tile, const Block& block, F f) {
     const Streams<N> all(w);
-    if (all.rows() == 1) map_units<1>(all, tile, block, f);
-    else if (N > 2 && all.size[1] == all.rows()) map_units<2>(all, tile, block, f);
-    else map_units<Merged<N>::AXES>(all, tile, block, f);
+    if (!all.few()) return stream_units(all, tile, block, f);
+    const u32 unit = tile * WORKER_THREADS + block.thread();
+    if (unit < all.count()) map_unit(all, unit, f);
 }
