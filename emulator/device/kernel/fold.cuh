@@ -53,7 +53,8 @@ struct __align__(16) Folds {
         step = (rows ? VECTOR : apart) * x.item_bytes;
         bool fits = is_float(x.dtype) && aligned_for_vectors(x) && line >= VECTOR && x.elements() >> 34 == 0;
         fits &= line % VECTOR == 0 || (rows && outer_count == 1);
-        fits &= (outer_count == 1 || outer % VECTOR_BYTES == 0) && (rows ? apart == 1 : length == 1 || step % VECTOR_BYTES == 0);
+        fits &= outer_count == 1 || outer % VECTOR_BYTES == 0;
+        fits &= rows ? apart == 1 : length == 1 || step % VECTOR_BYTES == 0;
         if (!fits || outer_count == 0 || length == 0) return;
         rest = rows ? length % VECTOR : 0;
         terms = static_cast<u32>(rows ? length / VECTOR : length);
@@ -104,7 +105,9 @@ DEV void clear(u32 sub, f32& v) {
 }
 DEV void clear(u32, Best<f32>& v) { v = {0.0f, Best<f32>::NOWHERE}; }
 DEV f32 from_lane(f32 v, u32 step) { return __shfl_xor_sync(0xffffffffu, v, step); }
-DEV Best<f32> from_lane(const Best<f32>& v, u32 step) { return {from_lane(v.value, step), __shfl_xor_sync(0xffffffffu, v.index, step)}; }
+DEV Best<f32> from_lane(const Best<f32>& v, u32 step) {
+    return {from_lane(v.value, step), __shfl_xor_sync(0xffffffffu, v.index, step)};
+}
 
 template <class F> DEV void fold_each(f32 (&to)[VECTOR], const f32 (&v)[VECTOR], F f) {
 #pragma unroll
@@ -174,7 +177,6 @@ template <class T> struct Folder {
         c.term += f.parts;
         c.p += pitch;
     }
-    DEV bool inside(const char* p) const { return in_bounds(x(), p) && in_bounds(x(), p + (VECTOR - 1) * x().item_bytes); }
 
     DEV void run(u32 tile) {
         const u32 items = f.groups * f.splits, tiles = f.tiles(), dtype = x().dtype;
@@ -186,7 +188,7 @@ template <class T> struct Folder {
         u32 next = tile;
         const auto fetch = [&](u32 stage) {
             if (next < items) {
-                if (ahead.term < ahead.end && inside(ahead.p)) fetch_vector(ahead.p, dtype, mine + stage, LAYER, false);
+                if (ahead.term < ahead.end && holds_vector(x(), ahead.p)) fetch_vector(ahead.p, dtype, mine + stage, LAYER, false);
                 advance(ahead, pitch);
                 if (ahead.turn == f.turns) {
                     next += tiles;
@@ -211,7 +213,8 @@ template <class T> struct Folder {
                 if (!direct) copy_async_wait<FOLD_DEPTH - 1>();
                 if (here.term < here.end) {
                     f32 v[VECTOR];
-                    const RawVector raw = direct ? RawVector::load_inside(x(), here.p) : fetched_vector(mine + stage, LAYER, dtype);
+                    const RawVector raw =
+                        direct ? RawVector::load_inside(x(), here.p) : fetched_vector(mine + stage, LAYER, dtype);
                     raw.unpack(dtype, v);
                     take_in(sub, total, v, rows ? here.term * VECTOR : here.term, rows ? 1 : 0);
                 }

@@ -19,7 +19,7 @@ struct GatherDims : SameDims {
 };
 
 struct GatherHandler {
-    static constexpr u32 DEPTH = 2 * IN_FLIGHT;
+    static constexpr u32 DEPTH = 16;  // units that a thread has on their way
     static constexpr u32 SCRATCH = DEPTH * LAYER;
     static constexpr u32 WAY_UNITS = 1;
     using Kept = Merged<3>;
@@ -61,11 +61,12 @@ struct GatherHandler {
             char* to = all.template at<USED>(0, p);
             if (all.holds(0, to, VECTOR_BYTES)) *reinterpret_cast<uint4*>(to) = raw;
         };
-        each_unit<USED, DEPTH, 1>(
-            all, tile, block,
-            [&](const Place& p) {
+        if (all.few())
+            return walk_units<USED>(all, tile, block, [&](const Place& p) {
                 if (const char* from = source(p)) store(p, *reinterpret_cast<const uint4*>(from));
-            },
+            });
+        fetch_units<USED, DEPTH, 1>(
+            all, tile, block,
             [&](const Place& p, char* slot) {
                 if (const char* from = source(p)) copy_async_16(slot, from, VECTOR_BYTES);
             },

@@ -1,6 +1,8 @@
-// NORM: rows of neighbours are read from memory once; of other groups, a team of threads reads its own for the mean, for the variance,
-// and to write it; batch is elementwise.
+// NORM: rows of neighbours are read from memory once; of other groups, threads read their own for the mean, for the
+// variance, and to write it, eight channels at a time where they lie so; batch is elementwise.
 #pragma once
+#include "channels.cuh"
+#include "columns.cuh"
 #include "lines.cuh"
 #include "rows.cuh"
 #include "views.cuh"
@@ -72,10 +74,7 @@ struct ChannelVectors {
         else read_as<DTYPE_F16>(vector, apart, v);
     }
     // Whether it is absent, or vectors can be read.
-    DEV bool fits() const {
-        if (!present) return true;
-        return is_float(tensor.dtype) && aligned_for_vectors(tensor) && (tensor.strides[0] == 1 || tensor.dims[0] == 1);
-    }
+    DEV bool fits() const { return !present || lies_in_vectors(tensor); }
 
   private:
     template <u32 DTYPE, u32 N> DEV void read_as(u32 vector, u32 apart, f32 (&v)[N][VECTOR]) const {
@@ -151,12 +150,23 @@ struct NormHandler {
     static DEV void prepare(const NormArgs& args, Kept& all) {
         const ChannelVectors gain{args.gain(), args.has_gain()}, bias{args.bias(), args.has_bias()};
         const bool by_line = args.sub() == NORM_LAYER || args.sub() == NORM_RMS;
-        if (by_line && gain.fits() && bias.fits()) Rows::measure(all, args.work);
+        if (args.sub() == NORM_BATCH) NormChannels::measure(all, args);
+        else if (args.sub() == NORM_GROUP) measure_sets(args, reinterpret_cast<ColumnSets&>(all));
+        else if (by_line && gain.fits() && bias.fits()) Rows::measure(all, args.work);
         else all.way = 0;
+    }
+    static DEV void measure_sets(const NormArgs& args, ColumnSets& sets) {
+        const Tensor& x = args.x();
+        const u32 last = 1u << (x.rank - 1), together = x.dims[x.rank - 1] / static_cast<u32>(args.groups());
+        sets.way = 0;
+        const ChannelVectors gain{args.gain(), args.has_gain()}, bias{args.bias(), args.has_bias()};
+        if (gain.fits() && bias.fits()) sets.measure(args.work, 1, (last - 1) & ~1u, last, together);
     }
     static DEV u32 scratch(const NormArgs& args) {
         const Kept& all = Kept::of(args.work);
         if (!all.way) return STAGING_BYTES;
+        if (all.way == WAY_SETS) return ColumnSets::of(args.work).scratch();
+        if (all.way == WAY_CHANNELS) return NormChannels::scratch(all);
         const u32 rows = Rows::scratch(all, args.work);
         return rows ? rows + 2 * ChannelVectors::MOST_BYTES : 0;
     }
@@ -168,9 +178,11 @@ struct NormHandler {
     static DEV u32 parts(const NormGroups& g) { return Teams::parts_for(g.folds(), g.elements(), TERMS, true); }
 
     static DEV u32 tiles(const NormArgs& args) {
+        const Kept& all = Kept::of(args.work);
+        if (all.way == WAY_CHANNELS) return all.tiles();
+        if (all.way == WAY_SETS) return ColumnSets::of(args.work).tiles();
         if (args.sub() == NORM_BATCH) return elementwise_tiles(args.out().elements());
         if (args.out().elements() == 0) return 0;
-        const Kept& all = Kept::of(args.work);
         if (all.way) return Rows::row_tiles(all);
         const NormGroups g = groups_of(args, args.x());
         return Teams::tiles_for(g.folds(), parts(g));
@@ -222,6 +234,38 @@ struct NormHandler {
         });
     }
 
+    // Of groups in vectors of channels.
+    static DEV_CALL void by_sets(const NormArgs& args, u32 tile, const Block& block) {
+        const ColumnThread thread(args.work, tile, block);
+        const u32 together = args.x().dims[args.x().rank - 1] / static_cast<u32>(args.groups());
+        const f32 share = 1.0f / (static_cast<f32>(thread.sets.terms) * static_cast<f32>(together));
+        const auto add = [](f32 a, f32 b) { return a + b; };
+        f32 centre[VECTOR] = {}, scale[VECTOR] = {};
+        thread.each([&](const f32 (&v)[VECTOR], u32) {
+#pragma unroll
+            for (u32 k = 0; k < VECTOR; ++k) centre[k] += v[k];
+        });
+        thread.combine(centre, together, add);
+#pragma unroll
+        for (u32 k = 0; k < VECTOR; ++k) centre[k] *= share;
+        thread.each([&](const f32 (&v)[VECTOR], u32) {
+#pragma unroll
+            for (u32 k = 0; k < VECTOR; ++k) scale[k] += (v[k] - centre[k]) * (v[k] - centre[k]);
+        });
+        thread.combine(scale, together, add);
+        if (!thread.present) return;
+        f32 gain[VECTOR], bias[VECTOR];
+        load_channels(args.gain(), args.has_gain(), thread.channel / VECTOR, 1.0f, gain);
+        load_channels(args.bias(), args.has_bias(), thread.channel / VECTOR, 0.0f, bias);
+        const f32 eps = args.eps();
+#pragma unroll
+        for (u32 k = 0; k < VECTOR; ++k) scale[k] = rsqrtf(scale[k] * share + eps) * gain[k];
+        thread.rewrite([&](f32 (&v)[VECTOR]) {
+#pragma unroll
+            for (u32 k = 0; k < VECTOR; ++k) v[k] = (v[k] - centre[k]) * scale[k] + bias[k];
+        });
+    }
+
     // layer and rms: a group is a line.
     static DEV_CALL void by_line(const NormArgs& args, u32 tile, const Block& block) {
         const Tensor& x = args.x();
@@ -264,6 +308,8 @@ struct NormHandler {
         const u32 way = Kept::of(args.work).way;
         if (way == WAY_HELD) return held(args, tile, block);
         if (way == WAY_STREAMED) return streamed(args, tile, block);
+        if (way == WAY_CHANNELS) return NormChannels::run(args, tile, block);
+        if (way == WAY_SETS) return by_sets(args, tile, block);
         if (args.sub() == NORM_BATCH) by_channel(args, tile, block);
         else if (args.sub() == NORM_GROUP) by_group(args, tile, block);
         else by_line(args, tile, block);

@@ -120,7 +120,7 @@ DEV_CALL void pool_vectors(const PoolArgs& args, u32 tile, const Block& block) {
             for (u32 k = 0; k < VECTOR; ++k) total[k] = total[k] / count;
         }
         char* to = all.at<AXES>(0, p);
-        if (all.holds(0, to, vector_bytes(all.dtype[0]))) RawVector::pack(all.dtype[0], total).store(to, all.dtype[0]);
+        if (holds_vector(all.tensors[0], to)) RawVector::pack(all.dtype[0], total).store(to, all.dtype[0]);
     });
 }
 

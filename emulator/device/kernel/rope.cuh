@@ -69,8 +69,7 @@ struct RopeHandler {
             for (u32 k = 0; k < 4; ++k) {
                 const char* from = part(k, p);
                 const u32 dtype = all.dtype[k < 2 ? 1 : 2];
-                if (in_bounds(tensor(k), from) && in_bounds(tensor(k), from + (VECTOR - 1) * tensor(k).item_bytes))
-                    fetch_vector(from, dtype, slot + 2 * k * LAYER, LAYER, k >= 2);
+                if (holds_vector(tensor(k), from)) fetch_vector(from, dtype, slot + 2 * k * LAYER, LAYER, k >= 2);
             }
         };
         const auto turn = [&](const Place& p, const RawVector (&raw)[4]) {
@@ -89,7 +88,7 @@ struct RopeHandler {
 #pragma unroll
             for (u32 k = 0; k < 2; ++k) {
                 char* there = to + k * apart * item[0];
-                if (all.holds(0, there, vector_bytes(all.dtype[0]))) RawVector::pack(all.dtype[0], v[k]).store(there, all.dtype[0]);
+                if (holds_vector(tensors[0], there)) RawVector::pack(all.dtype[0], v[k]).store(there, all.dtype[0]);
             }
             // Elements beyond the pairs: each thread of the row takes every so many.
             const i64 begin = static_cast<i64>(2 * pairs(args)) - (interleaved ? 2 : 1) * static_cast<i64>(p.index[0]) * VECTOR;
@@ -98,18 +97,18 @@ struct RopeHandler {
                 const i64 at = begin + r * VECTOR;
                 RawVector::load_inside(tensors[1], all.at<AXES>(1, p) + at * item[1]).unpack(all.dtype[1], v[0]);
                 char* there = to + at * item[0];
-                if (all.holds(0, there, vector_bytes(all.dtype[0]))) RawVector::pack(all.dtype[0], v[0]).store(there, all.dtype[0]);
+                if (holds_vector(tensors[0], there)) RawVector::pack(all.dtype[0], v[0]).store(there, all.dtype[0]);
             }
         };
-        each_unit<AXES, DEPTH, PIECES>(
-            all, tile, block,
-            [&](const Place& p) {
+        if (all.few())
+            return walk_units<AXES>(all, tile, block, [&](const Place& p) {
                 RawVector raw[4];
 #pragma unroll
                 for (u32 k = 0; k < 4; ++k) raw[k] = RawVector::load_inside(tensor(k), part(k, p));
                 turn(p, raw);
-            },
-            fetch,
+            });
+        fetch_units<AXES, DEPTH, PIECES>(
+            all, tile, block, fetch,
             [&](const Place& p, const char* slot) {
                 RawVector raw[4];
 #pragma unroll

@@ -1,6 +1,7 @@
-// SOFTMAX: rows of neighbours are read from memory once; otherwise a team of threads reads its line for the maximum, for the
-// sum, and to write it.
+// SOFTMAX: rows of neighbours are read from memory once; neighbouring columns go eight at a time; otherwise a team of threads
+// reads its line for the maximum, for the sum, and to write it.
 #pragma once
+#include "columns.cuh"
 #include "lines.cuh"
 #include "rows.cuh"
 #include "views.cuh"
@@ -60,11 +61,13 @@ struct SoftRow {
 struct SoftmaxHandler {
     using Kept = Merged<2>;
     static DEV void prepare(const SoftmaxArgs& args, Kept& all) {
-        if (args.axis() + 1 == args.x().rank) Rows::measure(all, args.work);
-        else all.way = 0;
+        const u32 axis = args.axis(), here = 1u << axis;
+        if (axis + 1 == args.x().rank) Rows::measure(all, args.work);
+        else reinterpret_cast<ColumnSets&>(all).measure(args.work, here - 1, here, ~(2 * here - 1), 1);
     }
     static DEV u32 scratch(const SoftmaxArgs& args) {
         const Kept& all = Kept::of(args.work);
+        if (all.way == WAY_SETS) return ColumnSets::of(args.work).scratch();
         return all.way ? Rows::scratch(all, args.work) : STAGING_BYTES;
     }
     static constexpr u32 TERMS = 8;
@@ -80,6 +83,7 @@ struct SoftmaxHandler {
 
     static DEV u32 tiles(const SoftmaxArgs& args) {
         const Kept& all = Kept::of(args.work);
+        if (all.way == WAY_SETS) return ColumnSets::of(args.work).tiles();
         if (all.way) return Rows::row_tiles(all);
         return Teams::tiles_for(lines(args), parts(args));
     }
@@ -90,10 +94,43 @@ struct SoftmaxHandler {
     static DEV_CALL void streamed(const SoftmaxArgs& args, u32 tile, const Block& block) {
         map_streamed(args.work, tile, block, SoftRow{args.sub() == SOFTMAX_LOG});
     }
+    static DEV_CALL void by_columns(const SoftmaxArgs& args, u32 tile, const Block& block) {
+        const ColumnThread thread(args.work, tile, block);
+        const bool log = args.sub() == SOFTMAX_LOG;
+        f32 top[VECTOR], total[VECTOR];
+#pragma unroll
+        for (u32 k = 0; k < VECTOR; ++k) {
+            top[k] = -infinity();
+            total[k] = 0.0f;
+        }
+        thread.each([&](const f32 (&v)[VECTOR], u32) {
+#pragma unroll
+            for (u32 k = 0; k < VECTOR; ++k) top[k] = maximum(top[k], v[k]);
+        });
+        thread.combine(top, 1, [](f32 a, f32 b) { return maximum(a, b); });
+#pragma unroll
+        for (u32 k = 0; k < VECTOR; ++k) top[k] = top[k] == -infinity() ? 0.0f : top[k];
+        thread.each([&](const f32 (&v)[VECTOR], u32) {
+#pragma unroll
+            for (u32 k = 0; k < VECTOR; ++k) total[k] += fast_exp2(LOG2_E * (v[k] - top[k]));
+        });
+        thread.combine(total, 1, [](f32 a, f32 b) { return a + b; });
+#pragma unroll
+        for (u32 k = 0; k < VECTOR; ++k) {  // what is subtracted, or multiplied by
+            const f32 sum = total[k] == 0.0f ? 1.0f : total[k];  // of nothing but -infinity
+            total[k] = log ? logf(sum) : 1.0f / sum;
+        }
+        thread.rewrite([&](f32 (&v)[VECTOR]) {
+#pragma unroll
+            for (u32 k = 0; k < VECTOR; ++k)
+                v[k] = log ? v[k] - top[k] - total[k] : fast_exp2(LOG2_E * (v[k] - top[k])) * total[k];
+        });
+    }
     static DEV_CALL void run(const SoftmaxArgs& args, u32 tile, const Block& block) {
         const u32 way = Kept::of(args.work).way;
         if (way == WAY_HELD) return held(args, tile, block);
         if (way == WAY_STREAMED) return streamed(args, tile, block);
+        if (way == WAY_SETS) return by_columns(args, tile, block);
         const Tensor& x = args.x();
         const Tensor& out = args.out();
         const u32 axis = args.axis(), others = ~(1u << axis);

@@ -18,22 +18,16 @@ template <u32 USED, u32 N, class Use> DEV void walk_units(const Streams<N>& all,
     for (; unit < end; unit += WORKER_THREADS, all.template move<USED>(here, by)) use(here);
 }
 
-// Calls use(place, slot) for every unit of this thread, DEPTH units after fetch(place, slot) has started its copies to
-// `slot`, the first of PIECES places of 16 bytes, LAYER apart. Where no thread has more than one unit, at_once(place) does
-// it all. Threads read back only what they fetched themselves, so there is no barrier. USED: see Merged.
-template <u32 USED, u32 DEPTH, u32 PIECES, u32 N, class Once, class Fetch, class Use>
-DEV void each_unit(const Streams<N>& all, u32 tile, const Block& block, Once at_once, Fetch fetch, Use use) {
+// The same for many units: calls use(place, slot) DEPTH units after fetch(place, slot) has started its copies to `slot`, the
+// first of PIECES places of 16 bytes, LAYER apart. Threads read back only what they fetched themselves: there is no barrier.
+template <u32 USED, u32 DEPTH, u32 PIECES, u32 N, class Fetch, class Use>
+DEV void fetch_units(const Streams<N>& all, u32 tile, const Block& block, Fetch fetch, Use use) {
     constexpr u32 STAGE = PIECES * LAYER, STAGES = DEPTH * STAGE;
     static_assert(STAGES <= SCRATCH_BYTES, "they fit in scratch");
     const u32 share = share_of(all.units, all.tiles());
     const u32 first = tile * share + block.thread(), end = min(all.units, (tile + 1) * share);
-    auto here = all.template place<USED>(first);
-    if (all.few()) {
-        if (first < end) at_once(here);
-        return;
-    }
     const auto by = all.template place<USED>(WORKER_THREADS);
-    auto there = here;
+    auto here = all.template place<USED>(first), there = here;
     char* const mine = block.scratch() + block.thread() * VECTOR_BYTES;
     u32 ahead = first;
     const auto begin = [&](u32 stage) {
