@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from functools import lru_cache
 from typing import Any, Generic, Protocol, TypeVar
 
 from dla.isa.descriptor import Descriptor, Dynamic
@@ -64,8 +65,9 @@ def decide(key: str, offers: Sequence[Offer[C]], choices: Choices | None) -> Dec
     return Decision(key, tuple(offers), offers[0].choice)
 
 
-def fields_of(choice: Any) -> dict[str, Any]:
-    """A way, a frozen dataclass, as JSON has it."""
+@lru_cache(maxsize=1024)
+def fields_of(choice: Any) -> Mapping[str, Any]:
+    """A way, a frozen dataclass, as JSON has it; not to be changed."""
     fields: dict[str, Any] = json.loads(json.dumps(asdict(choice)))
     return fields
 
