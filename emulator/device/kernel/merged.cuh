@@ -47,7 +47,7 @@ template <u32 N> struct __align__(16) Merged {
     u8 width;                // elements of a unit
     u8 singles;              // elements behind the last whole unit, if there is but one row
     u8 dense;                // a bit for each tensor: its units are neighbouring elements, not one element
-    u8 warps;                // of a team that takes a row, where teams do
+    u8 team;                 // where teams take a row each: log2 of their warps
     u32 way;
 
     DEV static const Merged& of(const Work& w) { return kept<Merged>(w); }

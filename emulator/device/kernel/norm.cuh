@@ -68,20 +68,20 @@ struct ChannelVectors {
         kept = true;
     }
     // The channels of N vectors.
-    template <u32 N> DEV void read(u32 vector, u32 apart, f32 (&v)[N][VECTOR]) const {
-        if (dtype == DTYPE_F32) read_as<DTYPE_F32>(vector, apart, v);
-        else if (dtype == DTYPE_BF16) read_as<DTYPE_BF16>(vector, apart, v);
-        else read_as<DTYPE_F16>(vector, apart, v);
+    template <u32 N> DEV void read(const Rewritten& which, f32 (&v)[N][VECTOR]) const {
+        if (dtype == DTYPE_F32) read_as<DTYPE_F32>(which, v);
+        else if (dtype == DTYPE_BF16) read_as<DTYPE_BF16>(which, v);
+        else read_as<DTYPE_F16>(which, v);
     }
     // Whether it is absent, or vectors can be read.
     DEV bool fits() const { return !present || lies_in_vectors(tensor); }
 
   private:
-    template <u32 DTYPE, u32 N> DEV void read_as(u32 vector, u32 apart, f32 (&v)[N][VECTOR]) const {
+    template <u32 DTYPE, u32 N> DEV void read_as(const Rewritten& which, f32 (&v)[N][VECTOR]) const {
         constexpr u32 BYTES = DTYPE == DTYPE_F32 ? 2 * VECTOR_BYTES : VECTOR_BYTES;
-        const char* p = at + vector * BYTES;
+        const char* p = at + which.vector * BYTES;
 #pragma unroll
-        for (u32 n = 0; n < N; ++n, p += apart * BYTES) {
+        for (u32 n = 0; n < N; ++n, p += which.apart * BYTES) {
             RawVector raw = RawVector::none();
             if (kept || (in_bounds(tensor, p) && in_bounds(tensor, p + BYTES - BYTES / VECTOR))) raw = RawVector::load(p, DTYPE);
             raw.unpack(DTYPE, v[n]);
@@ -89,27 +89,47 @@ struct ChannelVectors {
     }
 };
 
-// The last step of a row in vectors.
-struct NormEnd {
-    f32 centre, scale;
-    const ChannelVectors& gain;
-    const ChannelVectors& bias;
+// The channels of a row that is held, on their way as early as the row itself.
+struct HeldChannels {
+    RawVector raw[MOST_HELD];
+    u32 dtype;
+    bool present;
 
-    template <u32 N> DEV void operator()(f32 (&v)[N][VECTOR], u32 i, u32 apart) const {
+    // What is not there is read from the row: no branch is in the way.
+    DEV HeldChannels(const ChannelVectors& channels, const HeldRow& row) : dtype(channels.dtype), present(channels.present) {
+        const char* instead = row.rows.begin(1, 0);
+#pragma unroll
+        for (u32 n = 0; n < MOST_HELD; ++n) {
+            const bool there = present && row.held(n);
+            const Tensor& tensor = there ? channels.tensor : row.rows.tensors[1];
+            const char* p = in_global(channels.tensor.data) + (n * row.threads + row.part) * vector_bytes(dtype);
+            raw[n] = RawVector::load_inside(tensor, there ? p : instead);
+        }
+    }
+    DEV void read(const Rewritten& which, f32 (&v)[1][VECTOR]) const { raw[which.mine].unpack(dtype, v[0]); }
+};
+
+// The last step of a row in vectors.
+template <class Channels> struct NormEnd {
+    f32 centre, scale;
+    const Channels& gain;
+    const Channels& bias;
+
+    template <u32 N> DEV void operator()(f32 (&v)[N][VECTOR], const Rewritten& which) const {
         f32 channel[N][VECTOR];
 #pragma unroll
         for (u32 n = 0; n < N; ++n)
 #pragma unroll
             for (u32 k = 0; k < VECTOR; ++k) v[n][k] = (v[n][k] - centre) * scale;
         if (gain.present) {
-            gain.read(i, apart, channel);
+            gain.read(which, channel);
 #pragma unroll
             for (u32 n = 0; n < N; ++n)
 #pragma unroll
                 for (u32 k = 0; k < VECTOR; ++k) v[n][k] *= channel[n][k];
         }
         if (bias.present) {
-            bias.read(i, apart, channel);
+            bias.read(which, channel);
 #pragma unroll
             for (u32 n = 0; n < N; ++n)
 #pragma unroll
@@ -124,7 +144,14 @@ struct NormRow {
     f32 eps;
     ChannelVectors gain, bias;
 
-    template <class Row> DEV void operator()(Row& row) const {
+    DEV void operator()(HeldRow& row) const {
+        const HeldChannels held_gain(gain, row), held_bias(bias, row);
+        normalise(row, held_gain, held_bias);
+    }
+    DEV void operator()(StreamedRow& row) const { normalise(row, gain, bias); }
+
+  private:
+    template <class Row, class Channels> DEV void normalise(Row& row, const Channels& gains, const Channels& biases) const {
         const auto add = [](f32 a, f32 b) { return a + b; };
         const f32 share = 1.0f / static_cast<f32>(row.rows.vectors * VECTOR);
         f32 centre = 0.0f, powers[VECTOR] = {};
@@ -141,7 +168,7 @@ struct NormRow {
             for (u32 k = 0; k < VECTOR; ++k) powers[k] = fmaf(v[k] - centre, v[k] - centre, powers[k]);
         });
         const f32 scale = rsqrtf(row.combine(fold_tree(powers, add), add) * share + eps);
-        row.rewrite(NormEnd{centre, scale, gain, bias});
+        row.rewrite(NormEnd<Channels>{centre, scale, gains, biases});
     }
 };
 

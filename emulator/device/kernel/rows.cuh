@@ -26,7 +26,7 @@ struct Rows {
 
     DEV explicit Rows(const Work& w)
         : all(Merged<2>::of(w)), tensors(in_shared(w).operands), dtype{tensors[0].dtype, tensors[1].dtype}, count(all.rows()),
-          vectors(all.size[0]), threads(all.warps * WARP) {}
+          vectors(all.size[0]), threads(threads_of(all)) {}
 
     // Where row `line` of out (k = 0) or of x begins.
     DEV char* begin(u32 k, u32 line) const {
@@ -40,12 +40,12 @@ struct Rows {
         all.way = 0;
         if (!take_vectors(all, w, 1) || all.size[0] == 0 || all.singles > 0) return;
         if (!all.neighbours(0) || !all.neighbours(1)) return;
-        // More warps share a row where two of them would not fit, or where there is not a row for every warp.
-        all.warps = 1;
-        while (all.warps < WORKER_WARPS && all.size[0] > WARP * all.warps &&
-               (2 * layers_of(all, w) > ROW_LAYERS || all.rows() < teams(all)))
-            all.warps *= 2;
-        if (all.rows() <= teams(all) && all.size[0] <= MOST_HELD * WARP * all.warps) all.way = WAY_HELD;
+        // More warps share a row where two of them would not fit, or where warps would be left without one.
+        all.team = 0;
+        while (threads_of(all) < WORKER_THREADS && all.size[0] > threads_of(all) &&
+               (2 * layers_of(all, w) > ROW_LAYERS || all.rows() <= teams(all) / 2))
+            ++all.team;
+        if (all.rows() <= teams(all) && all.size[0] <= MOST_HELD * threads_of(all)) all.way = WAY_HELD;
         else if (layers_of(all, w) <= ROW_LAYERS) all.way = WAY_STREAMED;
     }
     DEV static u32 scratch(const Merged<2>& all, const Work& w) {
@@ -53,9 +53,10 @@ struct Rows {
         return all.way == WAY_STREAMED ? max(depth_of(all, w) * layers_of(all, w) * LAYER, STAGING_BYTES + GRANULE_BYTES) : 0;
     }
     DEV static u32 row_tiles(const Merged<2>& all) { return shared_tiles(all.rows()); }
-    DEV static u32 teams(const Merged<2>& all) { return gridDim.x * WORKER_WARPS / all.warps; }
+    DEV static u32 threads_of(const Merged<2>& all) { return WARP << all.team; }
+    DEV static u32 teams(const Merged<2>& all) { return gridDim.x * WORKER_WARPS >> all.team; }
     DEV static u32 layers_of(const Merged<2>& all, const Work& w) {
-        const u32 each = (all.size[0] + WARP * all.warps - 1) / (WARP * all.warps);
+        const u32 each = (all.size[0] + threads_of(all) - 1) / threads_of(all);
         return in_shared(w).operands[1].dtype == DTYPE_F32 ? 2 * each : each;
     }
     DEV static u32 depth_of(const Merged<2>& all, const Work& w) {
@@ -75,6 +76,8 @@ template <class Fold> DEV f32 fold_tree(f32 (&v)[VECTOR], Fold fold) {
     return v[0];
 }
 
+static_assert(VECTOR == WORKER_WARPS, "both are folded so");
+
 // One thread of a team.
 struct RowThread {
     const Rows& rows;
@@ -86,9 +89,9 @@ struct RowThread {
     u32 exchange = 0;  // which of the two places for exchanged values is next
 
     DEV RowThread(const Rows& given, u32 tile, const Block& workers)
-        : rows(given), block(workers), threads(given.threads), part(workers.thread() % threads),
-          row(tile + workers.thread() / threads * Rows::row_tiles(given.all)),
-          step(Rows::row_tiles(given.all) * (WORKER_THREADS / threads)) {}
+        : rows(given), block(workers), threads(given.threads), part(workers.thread() & (threads - 1)),
+          row(tile + (workers.warp() >> given.all.team) * Rows::row_tiles(given.all)),
+          step(Rows::row_tiles(given.all) * (WORKER_WARPS >> given.all.team)) {}
 
     // This thread's first vector of a row of x, or of out.
     DEV char* first(u32 k, u32 line) const {
@@ -107,7 +110,13 @@ struct RowThread {
         f32* shared = reinterpret_cast<f32*>(shared_memory + STAGING_AT) + exchange * WORKER_WARPS;
         exchange ^= 1;
         if (block.lane() == 0) shared[block.warp()] = value;
-        named_barrier(FIRST_FREE_BARRIER + block.thread() / threads, threads);
+        named_barrier(FIRST_FREE_BARRIER + (block.warp() >> rows.all.team), threads);
+        if (anew(threads) == WORKER_THREADS) {
+            f32 all[WORKER_WARPS];
+#pragma unroll
+            for (u32 w = 0; w < WORKER_WARPS; ++w) all[w] = shared[w];
+            return fold_tree(all, fold);
+        }
         const u32 others = warps() - 1;
         value = shared[(block.warp() & ~others) + (block.lane() & others)];
 #pragma unroll 1
@@ -116,8 +125,15 @@ struct RowThread {
     }
 };
 
+// Vectors of a row that are rewritten together.
+struct Rewritten {
+    u32 vector;  // the first one's index in the row,
+    u32 apart;   // from there to the next,
+    u32 mine;    // and how many of this thread's own come before it, where the row is held
+};
+
 // A row in registers. each(f) calls f(v) for the vectors of this thread, v being the elements of one; rewrite(f) calls
-// f(v, i, apart) for those of one or more, v[n] being vector i + n * apart of the row, and writes to out what it leaves there.
+// f(v, which) for those of one or more, and writes to out what it leaves in v.
 struct HeldRow : RowThread {
     RawVector raw[MOST_HELD];
 
@@ -146,7 +162,7 @@ struct HeldRow : RowThread {
             if (!held(n)) break;
             f32 v[1][VECTOR];
             raw[n].unpack(rows.dtype[1], v[0]);
-            f(v, n * threads + part, threads);
+            f(v, Rewritten{n * threads + part, threads, n});
             if (holds_vector(rows.tensors[0], p)) RawVector::pack(rows.dtype[0], v[0]).store(p, rows.dtype[0]);
         }
     }
@@ -224,14 +240,14 @@ struct StreamedRow : RowThread {
         for (; i + threads < rows.vectors; i += 2 * threads, place += 2 * PLACE_BYTES<DTYPE>, from += 2 * apart(1), to += 2 * apart(0)) {
             f32 v[2][VECTOR];
             read_fetched_as<DTYPE>(place, v);
-            f(v, i, threads);
+            f(v, Rewritten{i, threads, 0});
             write(to, v);
             if (ahead < rows.count) fetch<DTYPE, 2>(from, place);
         }
         if (i < rows.vectors) {
             f32 v[1][VECTOR];
             read_fetched_as<DTYPE>(place, v);
-            f(v, i, threads);
+            f(v, Rewritten{i, threads, 0});
             write(to, v);
             if (ahead < rows.count) fetch<DTYPE, 1>(from, place);
         }

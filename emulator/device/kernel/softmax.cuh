@@ -13,7 +13,7 @@ struct SoftEnd {
     f32 scale;  // and the sum's reciprocal
     bool log;
 
-    template <u32 N> DEV void operator()(f32 (&v)[N][VECTOR], u32, u32) const {
+    template <u32 N> DEV void operator()(f32 (&v)[N][VECTOR], const Rewritten&) const {
 #pragma unroll
         for (u32 n = 0; n < N; ++n)
 #pragma unroll

@@ -114,7 +114,8 @@ template <u32 N> DEV void read_fetched(const char* slot, u32 dtype, f32 (&v)[N][
     else read_fetched_as<DTYPE_F16>(slot, v);
 }
 // Writes the first `count` of v to `to` of tensor t, and `apart` bytes further on each.
-template <u32 DTYPE, u32 N> DEV void write_vectors_as(const Tensor& t, char* to, i64 apart, u32 count, const f32 (&v)[N][VECTOR]) {
+template <u32 DTYPE, u32 N>
+DEV void write_vectors_as(const Tensor& t, char* to, i64 apart, u32 count, const f32 (&v)[N][VECTOR]) {
 #pragma unroll
     for (u32 n = 0; n < N; ++n, to += apart)
         if (n < count && holds_vector(t, to)) RawVector::pack(DTYPE, v[n]).store(to, DTYPE);
@@ -159,24 +160,30 @@ template <u32 N> DEV u32 vector_scratch(const Merged<N>& all) { return all.few()
 // One unit, or one element behind the last whole unit.
 template <u32 N, class F> DEV void map_unit(const Streams<N>& all, u32 unit, F f) {
     constexpr u32 AXES = Merged<N>::AXES;
-    const bool whole = unit < all.units;
+    const u32 rows = all.rows();
+    const auto plain = [&] { return anew(rows) == 1; };  // then a unit's number says where it is
+    const auto whole = [&] { return anew(unit) < all.units; };
     typename Merged<N>::Place here{};
-    if (whole) here = all.template place<AXES>(unit);
-    const auto single = [&](u32 k) { return element(all.tensors[k], all.single(k, unit - all.units)); };
+    if (!plain()) here = all.template place<AXES>(unit);
+    const auto at = [&](u32 k) {
+        if (!plain()) return all.template at<AXES>(k, here);
+        if (whole()) return all.data[k] + static_cast<u64>(unit) * all.unit_bytes[k];
+        return element(all.tensors[k], all.single(k, unit - all.units));
+    };
     f32 v[N - 1][1][VECTOR];
 #pragma unroll
     for (u32 k = 1; k < N; ++k) {
-        if (whole && all.neighbours(k)) {
-            RawVector::load_inside(all.tensors[k], all.template at<AXES>(k, here)).unpack(all.dtype[k], v[k - 1][0]);
+        if (whole() && all.neighbours(k)) {
+            RawVector::load_inside(all.tensors[k], at(k)).unpack(all.dtype[k], v[k - 1][0]);
         } else {
-            const f32 one = load_float(all.tensors[k], whole ? all.template at<AXES>(k, here) : single(k));
+            const f32 one = load_float(all.tensors[k], at(k));
 #pragma unroll
             for (u32 i = 0; i < VECTOR; ++i) v[k - 1][0][i] = one;
         }
     }
     f(v);
-    if (whole) write_vectors(all.tensors[0], all.dtype[0], all.template at<AXES>(0, here), 0, 1, v[0]);
-    else store_float(all.tensors[0], single(0), v[0][0][0]);
+    if (whole()) write_vectors(all.tensors[0], all.dtype[0], at(0), 0, 1, v[0]);
+    else store_float(all.tensors[0], at(0), v[0][0][0]);
 }
 
 // Units of a thread, those at a distance of `step`, VECTORS_AT_ONCE of them at a time.
@@ -255,8 +262,8 @@ template <u32 N, class F> DEV void stream_units(const Streams<N>& all, u32 tile,
 }
 
 // A block's share of the first tensor: f(v) replaces v[0], elements of the second, by the results; v[k] are the elements of
-// tensor k + 1, in one vector or VECTORS_AT_ONCE of them. Where there is much, what a thread reads is on its way to shared memory
-// long before it is used. Threads read back only what they fetched themselves, so there is no barrier.
+// tensor k + 1, in one vector or VECTORS_AT_ONCE of them. Where there is much, what a thread reads is on its way to shared
+// memory long before it is used. Threads read back only what they fetched themselves, so there is no barrier.
 template <u32 N, class F> DEV void map_vectors(const Work& w, u32 tile, const Block& block, F f) {
     const Streams<N> all(w);
     if (!all.few()) return stream_units(all, tile, block, f);

@@ -122,12 +122,15 @@ def test_pointwise_rows(machine, rows, columns, dtype):
 @sizes(
     gpu=[
         *[(1, 8), (5, 256), (1100, 264), (133, 1024), (3, 1032)],
-        *[(140, 2056), (2, 4104), (2, 8192), (2, 8200), (2, 8191)],
+        *[(140, 2056), (2, 4104), (2, 8192), (1200, 8192), (300, 3072), (2, 8200), (2, 66000), (2, 8191)],
     ],
-    cpu=[(1, 8), (5, 256), (133, 264), (3, 1032), (5, 2056), (2, 4104), (4, 8192), (2, 8200), (2, 8191)],
+    cpu=[
+        *[(1, 8), (5, 256), (133, 264), (3, 1032), (7, 2048), (5, 2056), (2, 4104), (4, 8192), (26, 8192)],
+        *[(2, 8200), (2, 66000), (2, 8191)],
+    ],
 )
 def test_rows_of_neighbours(machine, rows, columns, dtype):
-    """A warp or all workers to a row, one to four vectors to a thread; rows that are too long or ragged for that."""
+    """Rows held or streamed, by one to eight warps; rows that are too long or ragged for that."""
     check(assemble(LINES.format(rows=rows, columns=columns).replace(": T[", f": {BY_TEXT[dtype].text}[")), machine)
 
 
