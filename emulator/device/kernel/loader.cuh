@@ -4,19 +4,11 @@
 #include "state.cuh"
 #include "waiting.cuh"
 
-static_assert(RING_BARRIERS == 32, "a bit for each");
-struct Loader {
-    RingPlace place;
-    u32 room = GRANULES;  // granules in front of `place` that nobody uses
-    u32 oldest = 0;       // sequence of the oldest stage that may be in use
-    u32 scratch = 0;      // a bit for each stage: workers write to it
-    u32 size = 0;         // granules of the last stage claimed,
-    u32 alike = 0;        // and how many of that size, all for copies, were claimed in a row
-    u32 landed = 0;       // sequence of the oldest stage whose copies may be under way
-    u32 taken = 0;        // works done
-    u32 ring;             // where the ring lies, in the shared window
+struct Loader : LoaderState {
+    u32 ring;  // where the ring lies, in the shared window
 
-    DEV Loader() : ring(shared_address(shared_memory_anew())) {}
+    DEV Loader() : LoaderState(shared_state().loader), ring(shared_address(shared_memory_anew())) {}
+    DEV void keep() const { shared_state().loader = *this; }
 
     // The next stage, once nobody uses it; false if the run is over. Its full barrier waits for `bytes` of copies, all of
     // which the caller has to start: also after a trap, which the loader hears of here and nowhere else. Without bytes,

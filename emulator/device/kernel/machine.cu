@@ -34,6 +34,7 @@ DEV void start(const Launch& launch, Shared& shared) {
             mbarrier_init(&shared.free[i], 2 * ARRIVING_LANES);
         }
         shared.stages.init();
+        shared.loader = LoaderState();
         fence_barrier_init();
     }
 }
@@ -56,7 +57,7 @@ extern "C" __global__ void __launch_bounds__(BLOCK_THREADS, 1) dla_machine(const
         give_registers<CONTROL_REGISTERS>();
         const u32 lane = threadIdx.x % WARP;
         if (warp == CONTROLLER) Controller{launch, shared, lane}.run();
-        else if (warp == LOADER) run_loader(shared);
+        else if (warp == LOADER) run_loader();
         else if (warp == WAITER) run_waiter(launch, shared, lane);
         else run_signaller(launch, shared, lane);
     } else {

@@ -23,9 +23,10 @@ struct Workers {
     // The work, by an address worked out anew: what is read through it is not kept in registers over a main loop.
     DEV const Work& work() const { return Kept::shared().works[Kept::taken() % WORKS]; }
 
-    DEV u32 thread() const { return threadIdx.x - CONTROLLER_WARPS * WARP; }
+    // Anew: else the compiler keeps what it can work out from the lane, of all paths, from the kernel's start on.
+    DEV u32 thread() const { return thread_index_anew() - CONTROLLER_WARPS * WARP; }
     DEV u32 warp() const { return __shfl_sync(0xffffffffu, thread() / WARP, 0); }
-    DEV u32 lane() const { return threadIdx.x % WARP; }
+    DEV u32 lane() const { return thread_index_anew() % WARP; }
     DEV void sync() const { named_barrier(WORKER_BARRIER, WORKER_THREADS); }
 
     // Waits until everything that the work depends on is done; false if the run is over.

@@ -33,42 +33,47 @@ DEV u32 tiles_of_path(const Work& w) {
     }
 }
 
-// What the loader does for its present work on a hot path. A call: the code of each path has registers of its own. The
-// loader is passed by value, and so stays in registers, too.
-template <class Path> DEV_CALL Loader load_by(Loader loader) {
+// What the loader does for its present work on a hot path. A call: the code of each path has registers of its own.
+template <class Path> DEV_CALL void load_by() {
+    Loader loader;
     Path::load(shared_state().works[loader.taken % WORKS], loader);
-    return loader;
+    loader.keep();
 }
 
-DEV void load_path(Loader& loader, const Work& w) {
+DEV void load_path(const Work& w) {
     switch (w.path) {
 #ifdef HOPPER
-        case PATH_GEMM: loader = load_by<HopperGemm>(loader); break;
-        case PATH_CONV: loader = load_by<HopperConv>(loader); break;
-        case PATH_FLASH: loader = load_by<HopperFlash>(loader); break;
-        case PATH_STREAM: loader = load_by<HopperStream>(loader); break;
+        case PATH_GEMM: load_by<HopperGemm>(); break;
+        case PATH_CONV: load_by<HopperConv>(); break;
+        case PATH_FLASH: load_by<HopperFlash>(); break;
+        case PATH_STREAM: load_by<HopperStream>(); break;
 #endif
         default:
             if (w.granules) {
+                Loader loader;
                 Stage scratch;
                 loader.claim(scratch, w.granules, 0);
+                loader.keep();
             }
     }
 }
 
-// One lane works, always the same one.
-DEV void run_loader(Shared& shared) {
-    Loader loader;
-    for (;; ++loader.taken) {
-        const u32 slot = loader.taken % WORKS;
-        wait_phase(&shared.decoded[slot], loader.taken / WORKS % 2);
+// One lane works, always the same one. Nothing is kept in registers while it loads.
+DEV void run_loader() {
+    for (;;) {
+        Shared& shared = Kept::shared();
+        const u32 taken = shared.loader.taken, slot = taken % WORKS;
+        wait_phase(&shared.decoded[slot], taken / WORKS % 2);
         Work& w = shared.works[slot];
         if (w.last) break;
-        if (elect_one()) w.place = loader.place;
+        if (elect_one()) w.place = shared.loader.place;
         warp_arrive(&shared.placed[slot]);
-        if (elect_one()) load_path(loader, w);
-        warp_arrive(&shared.free[slot]);
+        if (elect_one()) load_path(w);
+        Shared& again = Kept::shared();
+        warp_arrive(&again.free[again.loader.taken % WORKS]);
+        if (elect_one()) again.loader.taken += 1;
+        __syncwarp();
     }
-    if (elect_one()) loader.finish();
+    if (elect_one()) Loader().finish();
     __syncwarp();
 }

@@ -113,7 +113,7 @@ DEV bool elect_one() {
 }
 DEV void warp_arrive(u64* b) {
     __syncwarp();
-    if (threadIdx.x % WARP < ARRIVING_LANES) mbarrier_arrive(b);
+    if (thread_index_anew() % WARP < ARRIVING_LANES) mbarrier_arrive(b);
 }
 // Arrives, and tells the barrier to wait for so many bytes of copies.
 DEV void mbarrier_arrive_expect(u64* b, u32 bytes) {

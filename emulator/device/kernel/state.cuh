@@ -83,7 +83,21 @@ struct WorkerPlace {
     u32 tile;     // of the present one
     u32 scratch;  // where its scratch memory is, from the start of shared memory
     u32 sequence, granule;  // of a hot path, during a call: its RingPlace
+    u32 step, query;        // of attention: the next step of its walk, and the tile's first query
 };
+
+// What the loader keeps from work to work. Its code takes all registers that a control warp has.
+struct LoaderState {
+    RingPlace place;
+    u32 room = GRANULES;  // granules in front of `place` that nobody uses
+    u32 oldest = 0;       // sequence of the oldest stage that may be in use
+    u32 scratch = 0;      // a bit for each stage: workers write to it
+    u32 size = 0;         // granules of the last stage claimed,
+    u32 alike = 0;        // and how many of that size, all for copies, were claimed in a row
+    u32 landed = 0;       // sequence of the oldest stage whose copies may be under way
+    u32 taken = 0;        // works done
+};
+static_assert(RING_BARRIERS == 32, "a bit for each");
 
 // What a block keeps in shared memory, besides the ring and the staging.
 struct Shared {
@@ -96,6 +110,7 @@ struct Shared {
     u64 done[WORKS];     // worker warps -> signaller
     u64 free[WORKS];     // loader and signaller -> controller: nobody needs the work any longer
     RingBarriers stages;
+    LoaderState loader;
     u8 stage_way[RING_BARRIERS];      // the loader's: granules of each stage, with those skipped in front of it
     u32 expected[COUNTERS];           // what each counter will show once everything so far, in program order, is done
     u32 shared_with[COUNTERS / WARP]; // a bit for each counter: set once blocks other than this one count on it

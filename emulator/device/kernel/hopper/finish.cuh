@@ -110,11 +110,11 @@ struct EarlyBias {
             words[i] = at < columns && range_in_bounds(t, p, 4) ? *reinterpret_cast<const u32*>(p) : 0;
         }
     }
-    // Adds the first piece's columns.
-    DEV void add(f32 (&v)[PIECE_SUMS], u32 dtype, u32 lane) const {
+    // Adds a piece's columns, of which each lane has one of `words`.
+    DEV static void add(f32 (&v)[PIECE_SUMS], u32 mine, u32 dtype, u32 lane) {
 #pragma unroll
         for (u32 j = 0; j < 8; ++j) {
-            const u32 word = __shfl_sync(0xffffffffu, words[0], j * 4 + lane % 4);
+            const u32 word = __shfl_sync(0xffffffffu, mine, j * 4 + lane % 4);
             const f32 low = low_half(word, dtype), high = high_half(word, dtype);
             v[j * 4] += low;
             v[j * 4 + 1] += high;
@@ -122,14 +122,10 @@ struct EarlyBias {
             v[j * 4 + 3] += high;
         }
     }
-    DEV void advance() {
-#pragma unroll
-        for (u32 i = 1; i < SUMS / PIECE_SUMS; ++i) words[i - 1] = words[i];
-    }
 };
 
-// Takes the sums of one piece through the steps of `args`; `early`: the bias is in `bias`.
-template <class Args> DEV void finish_steps(f32 (&v)[PIECE_SUMS], const Args& args, const Piece& at, const EarlyBias& bias, bool early, u32 lane) {
+// Takes the sums of one piece through the steps of `args`; `early`: the bias is in `early_bias`.
+template <class Args> DEV void finish_steps(f32 (&v)[PIECE_SUMS], const Args& args, const Piece& at, u32 early_bias, bool early, u32 lane) {
 #pragma unroll 1
     for (u32 i = 0; i < 4; ++i) {
         const u32 step = args.steps(i);
@@ -141,7 +137,7 @@ template <class Args> DEV void finish_steps(f32 (&v)[PIECE_SUMS], const Args& ar
 #pragma unroll
             for (u32 k = 0; k < PIECE_SUMS; ++k) v[k] = v[k] < low ? low : v[k] > high ? high : v[k];  // NaN stays
         } else if (step == STEP_BIAS && early) {
-            bias.add(v, args.bias().dtype, lane);
+            EarlyBias::add(v, early_bias, args.bias().dtype, lane);
         } else {
             combine_piece(v, step == STEP_BIAS ? args.bias() : step == STEP_RESIDUAL ? args.residual() : args.gate(), at, step == STEP_GATE, 1.0f);
         }

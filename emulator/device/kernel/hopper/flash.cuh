@@ -26,6 +26,59 @@ struct FlashSource {
     }
 };
 
+// What a lane has of 64 columns of a tile's result, at its end. In a call, so much of a struct stays in registers.
+struct FlashPanel {
+    f32 outputs[32];
+};
+
+// Divides by the denominators, and stores by way of the staging. A call, with registers of its own; shape and tile are
+// worked out anew: nobody has to keep them all the while.
+template <class T> DEV_CALL void store_panel(FlashPanel r, f32 top0, f32 top1, f32 total0, f32 total1, u32 panel) {
+    const Workers me;
+    const AttentionArgs& args = AttentionArgs::of(me.work());
+    const AttentionShape s(args);
+    FlashTile t;
+    FlashWalk{me.work(), Kept::place().step - 1}.next(s, t);
+    const u32 query = Kept::place().query + me.warp() * 16, lane = me.lane(), line = lane % 16;
+#pragma unroll
+    for (u32 half = 0; half < 2; ++half) {
+        f32 total = half == 0 ? total0 : total1;
+        total += __shfl_xor_sync(0xffffffffu, total, 1);
+        total += __shfl_xor_sync(0xffffffffu, total, 2);
+        const u32 at = query + lane / 4 + 8 * half;
+        if (panel == 0 && args.has_lse() && lane % 4 == 0 && at < s.queries) {
+            const Tensor& lse = args.lse();
+            const f32 v = total == 0.0f ? -infinity() : fmaf(half == 0 ? top0 : top1, s.softcap != 0.0f ? s.softcap : s.scale, logf(total));
+            store_f32(lse, t.sample * lse.strides[0] + t.head * lse.strides[1] + at * lse.strides[2], v);
+        }
+        const f32 inverse = total == 0.0f ? 0.0f : 1.0f / total;
+#pragma unroll
+        for (u32 j = 0; j < 8; ++j) {
+            r.outputs[4 * j + 2 * half] *= inverse;
+            r.outputs[4 * j + 2 * half + 1] *= inverse;
+        }
+    }
+    const Tensor& out = args.out();
+    const i64 base = t.sample * out.strides[0] + t.head * out.strides[1];
+    __syncwarp();
+#pragma unroll
+    for (u32 i = 0; i < 4; ++i) {
+        const f32* o = &r.outputs[i * 8];
+        store_matrix_x4(me.staging() + line * LINE_BYTES + ((2 * i + lane / 16) ^ (line & 7)) * CHUNK_BYTES, T::pack(o[0], o[1]),
+                        T::pack(o[2], o[3]), T::pack(o[4], o[5]), T::pack(o[6], o[7]));
+    }
+    __syncwarp();
+#pragma unroll 1
+    for (u32 i = 0; i < 4; ++i) {
+        const u32 l = i * 4 + lane / 8, chunk = lane % 8, column = panel * 64 + chunk * 8;
+        const uint4 v = load_shared_16(me.staging() + l * LINE_BYTES + (chunk ^ (l & 7)) * CHUNK_BYTES);
+        if (query + l >= s.queries || column >= s.columns) continue;
+        char* to = element(out, base + (query + l) * out.strides[2] + column);
+        if (range_in_bounds(out, to, CHUNK_BYTES)) *reinterpret_cast<uint4*>(to) = v;
+    }
+    __syncwarp();
+}
+
 // What a warpgroup does. WIDTH: 64 or 128 columns of q, k and v; what they lack is 0.
 template <class T, u32 WIDTH> struct FlashAttention {
     static constexpr u32 GRANULES_EACH = WIDTH / 64 * PANEL_GRANULES, SCORES = FLASH_KEYS / 2, OUTPUTS = WIDTH / 2;
@@ -96,8 +149,10 @@ template <class T, u32 WIDTH> struct FlashAttention {
     }
 
     // Products of `key`.. and the keys behind it become those that scores are a multiple of; hidden keys' are -infinity.
-    static DEV void mask(f32 (&s)[SCORES], const Constants& c, u32 query, i32 key, const Workers& me) {
-        if (c.factor < 0.0f) {
+    static DEV void mask(f32 (&s)[SCORES], const Constants& c, i32 key, const Workers& me) {
+        f32 factor = c.factor;
+        pin(factor);  // no predicate keeps what is found here until the next time
+        if (factor < 0.0f) {
             const AttentionShape shape{AttentionArgs::of(me.work())};
             const f32 inner = 2.0f * LOG2_E * shape.scale / shape.softcap;
 #pragma unroll
@@ -105,7 +160,7 @@ template <class T, u32 WIDTH> struct FlashAttention {
         }
         if (key >= c.all_first && key + static_cast<i32>(FLASH_KEYS) <= c.all_end) return;
         const u32 group = Kept::warp() / 4;
-        const Sight sight(AttentionShape(AttentionArgs::of(me.work())), query + group * BLOCK_ROWS);
+        const Sight sight(AttentionShape(AttentionArgs::of(me.work())), Kept::place().query + group * BLOCK_ROWS);
 #pragma unroll
         for (u32 half = 0; half < 2; ++half) {
             const i32 lane = thread_index_anew() % WARP, row = Kept::warp() % 4 * 16 + lane / 4 + 8 * half;
@@ -201,7 +256,7 @@ template <class T, u32 WIDTH> struct FlashAttention {
         warpgroup_wait<0>();
         pin_all(s);
         me.release(k);
-        mask(s, c, t.query, t.first_block, me);
+        mask(s, c, t.first_block, me);
         soften(s, r, fabsf(c.factor), group);
         pack(p, s);
 #pragma unroll 1
@@ -215,7 +270,7 @@ template <class T, u32 WIDTH> struct FlashAttention {
             warpgroup_wait<1>();
             pin_all(s);
             me.release(k);
-            mask(s, c, t.query, key, me);
+            mask(s, c, key, me);
             soften(s, r, fabsf(c.factor), group);
             warpgroup_wait<0>();
             pin_all(r.outputs);
@@ -235,68 +290,21 @@ template <class T, u32 WIDTH> struct FlashAttention {
         me.release(v);
     }
 
-    // Divides by the denominators, and stores by way of the staging. Shape and tile are worked out anew: nobody has to keep
-    // them all the while.
-    static DEV void store(Running& r, u32 step, Workers& me) {
-        const AttentionArgs& args = AttentionArgs::of(me.work());
-        const AttentionShape s(args);
-        FlashTile t;
-        FlashWalk{me.work(), step}.next(s, t);
-        const u32 query = t.query + me.warp() * 16, lane = me.lane(), line = lane % 16;
-#pragma unroll
-        for (u32 half = 0; half < 2; ++half) {
-            f32 total = r.total[half];
-            total += __shfl_xor_sync(0xffffffffu, total, 1);
-            total += __shfl_xor_sync(0xffffffffu, total, 2);
-            const u32 at = query + lane / 4 + 8 * half;
-            if (args.has_lse() && lane % 4 == 0 && at < s.queries) {
-                const Tensor& lse = args.lse();
-                const f32 v = total == 0.0f ? -infinity() : fmaf(r.top[half], s.softcap != 0.0f ? s.softcap : s.scale, logf(total));
-                store_f32(lse, t.sample * lse.strides[0] + t.head * lse.strides[1] + at * lse.strides[2], v);
-            }
-            const f32 inverse = total == 0.0f ? 0.0f : 1.0f / total;
-#pragma unroll
-            for (u32 j = 0; j < OUTPUTS / 4; ++j) {
-                r.outputs[4 * j + 2 * half] *= inverse;
-                r.outputs[4 * j + 2 * half + 1] *= inverse;
-            }
-        }
-        const Tensor& out = args.out();
-        const i64 base = t.sample * out.strides[0] + t.head * out.strides[1];
-#pragma unroll
-        for (u32 panel = 0; panel < WIDTH / 64; ++panel) {
-            __syncwarp();
-#pragma unroll
-            for (u32 i = 0; i < 4; ++i) {
-                const f32* o = &r.outputs[panel * 32 + i * 8];
-                store_matrix_x4(me.staging() + line * LINE_BYTES + ((2 * i + lane / 16) ^ (line & 7)) * CHUNK_BYTES, T::pack(o[0], o[1]),
-                                T::pack(o[2], o[3]), T::pack(o[4], o[5]), T::pack(o[6], o[7]));
-            }
-            __syncwarp();
-#pragma unroll
-            for (u32 i = 0; i < 4; ++i) {
-                const u32 l = i * 4 + lane / 8, chunk = lane % 8, column = panel * 64 + chunk * 8;
-                const uint4 v = load_shared_16(me.staging() + l * LINE_BYTES + (chunk ^ (l & 7)) * CHUNK_BYTES);
-                if (query + l >= s.queries || column >= s.columns) continue;
-                char* to = element(out, base + (query + l) * out.strides[2] + column);
-                if (range_in_bounds(out, to, CHUNK_BYTES)) *reinterpret_cast<uint4*>(to) = v;
-            }
-        }
-        __syncwarp();
-    }
-
     static DEV void run(Workers& me) {
         me.wait_placed();
         if (!me.wait_ready()) return;
         if (TURNS && me.warp() / 4 == 1) pass_turn(1);  // group 0 begins
-        for (u32 step = 0;;) {
+        Kept::place().step = 0;
+        for (;;) {
             Running r;
             {
                 const AttentionShape s(AttentionArgs::of(me.work()));
-                FlashWalk walk{me.work(), step};
+                FlashWalk walk{me.work(), Kept::place().step};
                 FlashTile t;
                 if (!walk.next(s, t)) break;
-                step = walk.step;
+                __syncwarp();  // every lane has read the step
+                Kept::place().step = walk.step;
+                Kept::place().query = t.query;
 #pragma unroll
                 for (u32 half = 0; half < 2; ++half) {
                     r.top[half] = -infinity();
@@ -306,7 +314,13 @@ template <class T, u32 WIDTH> struct FlashAttention {
                 for (u32 i = 0; i < OUTPUTS; ++i) r.outputs[i] = 0.0f;
                 if (t.begin < t.end) attend(s, t, r, me);
             }
-            store(r, step - 1, me);
+#pragma unroll
+            for (u32 panel = 0; panel < WIDTH / 64; ++panel) {
+                FlashPanel part;
+#pragma unroll
+                for (u32 i = 0; i < 32; ++i) part.outputs[i] = r.outputs[panel * 32 + i];
+                store_panel<T>(part, r.top[0], r.top[1], r.total[0], r.total[1], panel);
+            }
         }
         if (TURNS && me.warp() / 4 == 0) wait_turn(0);  // takes up what group 1 passed last
     }

@@ -213,9 +213,8 @@ struct HopperGemm {
         }
     }
 
-    // In registers, piece by piece. After each the next one's sums move to the front: registers cannot be indexed, and
-    // so the code is there once. False after a trap.
-    static DEV bool finish(f32 (&sums)[SUMS], EarlyBias& bias, Workers& me) {
+    // In registers, piece by piece. False after a trap.
+    static DEV bool finish(const f32 (&sums)[SUMS], const EarlyBias& bias, Workers& me) {
         const HopperProducts p(me.work());
         const ProductTiles tiles = p.tiles();
         const ProductItem at = tiles.at(Kept::place().tile);
@@ -224,40 +223,51 @@ struct HopperGemm {
         const u32 pieces = part.width / PIECE_COLUMNS;
         u32 mine = (1u << pieces) - 1;  // a bit for each piece that this block finishes
         if (tiles.splits > 1) {
-            const SplitTile split = split_tile(p, tiles, at, shared_state().launch->workspace, warp, pieces);
+            const SplitTile split = split_tile(p, tiles, at, warp, pieces);
             split.publish(sums, lane);
             if (at.split >= split.finishers()) return true;
             if (!split.wait(*shared_state().launch, p.work.instruction, lane)) return false;
             mine = split.mine();
         }
         Piece piece{at.batch * tiles.rows + part.row + lane / 4, (at.batch + 1) * tiles.rows, part.column + 2 * (lane % 4), tiles.columns};
-#pragma unroll 1
-        for (u32 i = 0; i < pieces; ++i) {
+#pragma unroll
+        for (u32 i = 0; i < SUMS / PIECE_SUMS; ++i) {
             if (mine >> i & 1) {
-                if (tiles.splits > 1) split_tile(p, tiles, at, shared_state().launch->workspace, warp, pieces).gather(sums, i, lane);
-                f32 v[PIECE_SUMS];
+                PieceSums piece_sums;
 #pragma unroll
-                for (u32 k = 0; k < PIECE_SUMS; ++k) v[k] = sums[k];
-                finish_piece(v, p, p.out_place(at.batch, part.row), piece, bias, me.staging(), lane);
+                for (u32 k = 0; k < PIECE_SUMS; ++k) piece_sums.v[k] = sums[i * PIECE_SUMS + k];
+                finish_piece(piece_sums, piece, at.batch, part.row, bias.words[i], i);
             }
-#pragma unroll
-            for (u32 k = PIECE_SUMS; k < SUMS; ++k) sums[k - PIECE_SUMS] = sums[k];
-            bias.advance();
             piece.column += PIECE_COLUMNS;
         }
         return true;
     }
 
-    static DEV SplitTile split_tile(const HopperProducts& p, const ProductTiles& tiles, const ProductItem& at, char* workspace, u32 warp,
-                                    u32 pieces) {
+    static DEV SplitTile split_tile(const HopperProducts& p, const ProductTiles& tiles, const ProductItem& at, u32 warp, u32 pieces) {
+        char* const workspace = shared_state().launch->workspace;
         const u64 sums = p.schedule().sums * 1024ull + static_cast<u64>(at.tile) * tiles.splits * tiles.tile_rows * tiles.tile_columns * 4;
         const u64 flags = p.schedule().flags_at * 1024ull + static_cast<u64>(at.tile * WORKER_WARPS + warp) * MAX_FINISHERS * MAX_SPLITS * 4;
         return SplitTile{reinterpret_cast<f32*>(workspace + sums), reinterpret_cast<u32*>(workspace + flags), tiles.splits, at.split, warp, pieces};
     }
 
-    static DEV void finish_piece(f32 (&v)[PIECE_SUMS], const HopperProducts& p, const MapPlace& to, const Piece& at, const EarlyBias& bias,
-                                 u32 staging, u32 lane) {
+    struct PieceSums {
+        f32 v[PIECE_SUMS];
+    };
+    // Takes piece `index` of a tile, which lies in batch `batch`, to the result; `row`: its first one, within the batch. A call:
+    // it has registers of its own, and what it is given stays in registers.
+    static DEV_CALL void finish_piece(PieceSums sums, Piece at, u32 batch, u32 row, u32 early_bias, u32 index) {
+        const Workers me;
+        const HopperProducts p(me.work());
         const ProductArgs args(p.work);
+        f32(&v)[PIECE_SUMS] = sums.v;
+        const u32 lane = me.lane(), staging = me.staging();
+        if (p.schedule().splits > 1) {
+            const ProductTiles tiles = p.tiles();
+            const ProductItem item = tiles.at(Kept::place().tile);
+            const u32 warp = me.warp();
+            split_tile(p, tiles, item, warp, WarpPart(p, item, warp).width / PIECE_COLUMNS).gather(v, index, lane);
+        }
+        const MapPlace to = p.out_place(batch, row);
         const f32 alpha = args.alpha();
         if (alpha != 1.0f) {
 #pragma unroll
@@ -268,7 +278,7 @@ struct HopperGemm {
             return;
         }
         if (args.has_c()) combine_piece(v, args.c(), at, false, args.beta());
-        finish_steps(v, args, at, bias, p.has(BIAS_EARLY), lane);
+        finish_steps(v, args, at, early_bias, p.has(BIAS_EARLY), lane);
         if (args.out().dtype == DTYPE_F32) store_piece_32(v, args.out(), at);
         else store_piece_16(v, args.out(), to, at, staging, lane);
     }

@@ -55,8 +55,8 @@ struct SplitTile {
         if (!ok) stop(shared_state());
         return __all_sync(0xffffffffu, ok);
     }
-    // Turns this block's sums of piece `index`, the first ones of `v`, into whole ones: added up in the order of the splits.
-    DEV void gather(f32 (&v)[SUMS], u32 index, u32 lane) const {
+    // Turns this block's sums of piece `index` into whole ones: added up in the order of the splits.
+    DEV void gather(f32 (&v)[PIECE_SUMS], u32 index, u32 lane) const {
 #pragma unroll
         for (u32 first = 0; first < 8; first += 4) {  // by halves: registers are dear
             float4 total[4];
