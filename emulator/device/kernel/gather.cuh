@@ -38,8 +38,6 @@ struct GatherHandler {
         return all.way ? all.tiles() : elementwise_tiles(args.out().elements());
     }
 
-    static DEV_CALL void outside(i64 index, const Block& block) { trap(block, TRAP_INDEX, static_cast<u32>(index)); }
-
     // Slices of neighbours, 16 bytes at a time.
     template <u32 USED> static DEV void by_units(const GatherArgs& args, u32 tile, const Block& block) {
         const Streams<3> all(args.work);
@@ -54,7 +52,7 @@ struct GatherHandler {
             const i64 picked = wide ? *reinterpret_cast<const i64*>(index) : *reinterpret_cast<const i32*>(index);
             const char* from = all.template at<USED>(1, p) + picked * pitch;
             if (static_cast<u64>(picked) < rows) return all.holds(1, from, VECTOR_BYTES) ? from : nullptr;
-            outside(picked, block);
+            trap_index(picked, block);
             return nullptr;
         };
         const auto store = [&](const Place& p, uint4 raw) {
@@ -92,7 +90,7 @@ struct GatherHandler {
                 else from += at * x.strides[k - index_rank + 1];
             }
             const i64 picked = load_i64(indices, where);
-            if (picked < 0 || picked >= x.dims[axis]) outside(picked, block);
+            if (picked < 0 || picked >= x.dims[axis]) trap_index(picked, block);
             else move_element(out, out.offset_of(i), x, from + picked * x.strides[axis]);
         });
     }

@@ -146,6 +146,12 @@ DEV bool mbarrier_passed(u64* b, u32 phase) {
 }
 
 // ---- shared memory ----
+// Adds to a number in shared memory that other threads add to as well, and gives what it was.
+DEV u32 fetch_add_shared(u32* p, u32 v) {
+    u32 old;
+    asm volatile("atom.shared.add.u32 %0, [%1], %2;" : "=r"(old) : "r"(shared_address(p)), "r"(v) : "memory");
+    return old;
+}
 DEV u32 load_shared_1(u32 address) {
     u32 v;
     asm volatile("ld.shared.u32 %0, [%1];" : "=r"(v) : "r"(address) : "memory");

@@ -1,11 +1,42 @@
 // RESIZE: out[a..., p, b...] = sum over k of weights[p, k] * x[a..., indices[p, k], b...].
 #pragma once
-#include "numbers.cuh"
+#include "units.cuh"
 #include "views.cuh"
 
+// out, the line 0 of x along the axis, and the first index of each position, as tensors of out's dims.
+struct ResizeDims : SameDims {
+    i32 along;
+
+    DEV explicit ResizeDims(const ResizeArgs& args) : SameDims(args.work), along(args.axis()) {}
+    DEV i64 stride(u32 k, i32 axis) const {
+        if (k == 2) return axis == along ? SameDims::stride(2, 0) : 0;
+        return k == 1 && axis == along ? 0 : SameDims::stride(k, axis);
+    }
+};
+
 struct ResizeHandler {
-    static constexpr u32 SCRATCH = 0;
-    static DEV u32 tiles(const ResizeArgs& args) { return elementwise_tiles(args.out().elements()); }
+    static constexpr u32 FEW = 2;    // terms that are fetched ahead
+    static constexpr u32 DEPTH = 8;  // units that a thread has on their way
+    static constexpr u32 SCRATCH = DEPTH * FEW * 2 * LAYER;
+    using Kept = Merged<3>;
+    using Place = Kept::Place;
+
+    static DEV void prepare(const ResizeArgs& args, Kept& all) {
+        const Tensor& out = args.out();
+        bool fits = is_float(out.dtype) && is_float(args.x().dtype) && is_float(args.weights().dtype);
+        fits &= args.indices().contiguous && args.weights().contiguous;
+        all.way = 0;
+        if (!fits || !all.measure_as(ResizeDims(args), VECTOR, MAX_RANK)) return;
+        all.way = all.singles == 0 && all.neighbours(0) && all.neighbours(1) && !all.neighbours(2) ? WAY_VECTORS : 0;
+    }
+    static DEV u32 scratch(const ResizeArgs& args) {
+        const Kept& all = Kept::of(args.work);
+        return all.way && !all.few() && args.indices().dims[1] <= FEW ? SCRATCH : 0;
+    }
+    static DEV u32 tiles(const ResizeArgs& args) {
+        const Kept& all = Kept::of(args.work);
+        return all.way ? all.tiles() : elementwise_tiles(args.out().elements());
+    }
 
     // One element: the terms at `position` of the tables, of the line of x that starts at `from`.
     static DEV f32 value(const ResizeArgs& args, i64 position, i64 from, const Block& block) {
@@ -18,13 +49,80 @@ struct ResizeHandler {
         for (i32 k = 0; k < indices.dims[1]; ++k) {
             const i64 picked = load_i64(indices, position * indices.strides[0] + k * indices.strides[1]);
             const f32 weight = load_f32(weights, position * weights.strides[0] + k * weights.strides[1]);
-            if (picked < 0 || picked >= x.dims[axis]) trap(block, TRAP_INDEX, static_cast<u32>(picked));
+            if (picked < 0 || picked >= x.dims[axis]) trap_index(picked, block);
             else if (weight != 0.0f) sum = fmaf(weight, load_f32(x, from + picked * x.strides[axis]), sum);
         }
         return sum;
     }
 
+    // Eight neighbours at a time.
+    static DEV_CALL void by_vectors(const ResizeArgs& args, u32 tile, const Block& block) {
+        constexpr u32 AXES = Kept::AXES;
+        const Streams<3> all(args.work);
+        const Tensor& x = all.tensors[1];
+        const Tensor& indices = all.tensors[2];
+        const u32 axis = args.axis(), lines = x.dims[axis], terms = indices.dims[1], dtype = all.dtype[1];
+        const i64 pitch = x.strides[axis] * x.item_bytes;
+        // The first term of a position, in the tables.
+        const auto first_term = [&](const Place& p) {
+            return static_cast<u32>(all.at<AXES>(2, p) - all.data[2]) / (all.dtype[2] == DTYPE_I64 ? 8u : 4u);
+        };
+        // The elements of x of term `i`; null after a trap.
+        const auto source = [&](const Place& p, u32 i) -> const char* {
+            const i64 picked = load_i64(indices, i);
+            const char* from = all.at<AXES>(1, p) + picked * pitch;
+            if (static_cast<u64>(picked) < lines) return holds_vector(x, from) ? from : nullptr;
+            trap_index(picked, block);
+            return nullptr;
+        };
+        const auto add = [&](f32 (&sum)[VECTOR], const RawVector& raw, u32 i) {
+            const f32 weight = load_f32(args.weights(), i);
+            f32 v[VECTOR];
+            raw.unpack(dtype, v);
+#pragma unroll
+            for (u32 k = 0; k < VECTOR; ++k) sum[k] = weight != 0.0f ? fmaf(weight, v[k], sum[k]) : sum[k];
+        };
+        const auto write = [&](const Place& p, const f32 (&sum)[VECTOR]) {
+            char* to = all.at<AXES>(0, p);
+            if (holds_vector(all.tensors[0], to)) RawVector::pack(all.dtype[0], sum).store(to, all.dtype[0]);
+        };
+        if (all.few() || terms > FEW)
+            return walk_units<AXES>(all, tile, block, [&](const Place& p) {
+                const u32 first = first_term(p);
+                f32 sum[VECTOR] = {};
+#pragma unroll 1
+                for (u32 k = 0; k < terms; k += 2 * FEW) {
+                    RawVector raw[2 * FEW];
+#pragma unroll
+                    for (u32 i = 0; i < 2 * FEW; ++i) {
+                        const char* from = k + i < terms ? source(p, first + k + i) : nullptr;
+                        raw[i] = from ? RawVector::load(from, dtype) : RawVector::none();
+                    }
+#pragma unroll
+                    for (u32 i = 0; i < 2 * FEW; ++i)
+                        if (k + i < terms) add(sum, raw[i], first + k + i);
+                }
+                write(p, sum);
+            });
+        fetch_units<AXES, DEPTH, 2 * FEW>(
+            all, tile, block,
+            [&](const Place& p, char* slot) {
+                const u32 first = first_term(p);
+#pragma unroll 1
+                for (u32 k = 0; k < terms; ++k)
+                    if (const char* from = source(p, first + k)) fetch_vector(from, dtype, slot + 2 * k * LAYER, LAYER, true);
+            },
+            [&](const Place& p, const char* slot) {
+                const u32 first = first_term(p);
+                f32 sum[VECTOR] = {};
+#pragma unroll 1
+                for (u32 k = 0; k < terms; ++k) add(sum, fetched_vector(slot + 2 * k * LAYER, LAYER, dtype), first + k);
+                write(p, sum);
+            });
+    }
+
     static DEV_CALL void run(const ResizeArgs& args, u32 tile, const Block& block) {
+        if (Kept::of(args.work).way) return by_vectors(args, tile, block);
         const Tensor& out = args.out();
         const Tensor& x = args.x();
         const i32 axis = args.axis();

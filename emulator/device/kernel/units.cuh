@@ -2,6 +2,9 @@
 #pragma once
 #include "vectors.cuh"
 
+// A call, so that the loops that may need it stay short.
+DEV_CALL void trap_index(i64 index, const Block& block) { trap(block, TRAP_INDEX, static_cast<u32>(index)); }
+
 // Units of each block lie together, so that what neighbouring units read twice is found in the first-level cache.
 DEV u32 share_of(u32 units, u32 tiles) {
     const u32 turns = (units + tiles * WORKER_THREADS - 1) / (tiles * WORKER_THREADS);

@@ -1,4 +1,4 @@
-"""Rows that read elements from places of their own: ROPE and GATHER, with and without whole vectors."""
+"""Rows that read elements from places of their own: ROPE, GATHER, RESIZE and TOPK, with and without whole vectors."""
 
 from __future__ import annotations
 
@@ -42,6 +42,28 @@ main:
     GATHER first, x, many axis=0
     GATHER last, x, many axis=2
     GATHER part, x[:, :, {begin}:], many axis=1
+    HALT
+"""
+RESIZED = """
+.input x : T[2, {rows}, 5, {columns}]
+.const near : i32[7, 1] = [[0], [0], [1], [2], [2], [3], [4]]
+.const one : f32[7, 1] = [[1], [1], [1], [1], [1], [1], [1]]
+.const pairs : i64[3, 2] = [[0, 1], [1, 2], [4, 3]]
+.const ends : i32[3, 2] = [[0, 1], [1, 0], [1, 1]]
+.const shares : f32[3, 2] = [[0.25, 0.75], [0.5, 0.5], [1, 0]]
+.const many : i32[2, 5] = [[0, 1, 2, 3, 4], [4, 3, 2, 1, 0]]
+.const parts : f32[2, 5] = [[0.125, 0.5, 0, 0.25, 0.125], [-0.5, 1, 1, -0.25, 0]]
+.output nearest : T[2, {rows}, 7, {columns}]
+.output linear : f32[2, {rows}, 3, {columns}]
+.output wide : T[2, {rows}, 2, {columns}]
+.output across : T[2, {rows}, {columns}, 3]
+.output first : T[3, {rows}, 5, {columns}]
+main:
+    RESIZE nearest, x, near, one axis=2
+    RESIZE linear, x, pairs, shares axis=2
+    RESIZE wide, x, many, parts axis=2
+    RESIZE across, x.permute(0, 1, 3, 2), pairs, shares axis=3
+    RESIZE first, x, ends, shares axis=0
     HALT
 """
 MOVING = """
@@ -89,6 +111,13 @@ def test_picked_slices(machine, rows, columns, dtype):
     assert np.array_equal(result["part"], x[:, :, columns - half :][:, many])
 
 
+@pytest.mark.parametrize("dtype", ["bf16", "f32"])
+@sizes(gpu=[(1, 16), (40, 64), (300, 256), (9, 12), (7, 5)], cpu=[(1, 16), (40, 64), (9, 12), (7, 5)])
+def test_resized(machine, rows, columns, dtype):
+    """One term, two, more than are fetched ahead; the last axis, whose neighbours are no results of one position."""
+    check(assemble(RESIZED.format(rows=rows, columns=columns).replace(": T[", f": {BY_TEXT[dtype].text}[")), machine)
+
+
 @needs_compiler
 def test_whole_vectors_are_moved_as_such():
     """Where rows consist of aligned vectors, the handlers take them; else they go by elements."""
@@ -97,6 +126,8 @@ def test_whole_vectors_are_moved_as_such():
     assert [way for _, way in ways] == [1, 1, 1, 1, 0]
     ways = CpuSession(assemble(PICKED.format(rows=4, columns=64, half=32, begin=32, dtype="f16")), hopper=False).ways()
     assert [way for _, way in ways] == [1, 1, 0, 1]
+    ways = CpuSession(assemble(RESIZED.format(rows=4, columns=16).replace(": T[", ": f16[")), hopper=False).ways()
+    assert [way for _, way in ways] == [1, 1, 1, 0, 1]
 
 
 @pytest.mark.parametrize("count", [1, 300])
@@ -119,3 +150,25 @@ def test_indices_outside_trap(machine, count, index):
 def test_rows_that_registers_move(machine):
     """The handlers choose their way anew each time: views that a register moves."""
     check(assemble(MOVING), machine)
+
+
+@pytest.mark.parametrize("dtype", ["f32", "bf16", "i32"])
+@pytest.mark.parametrize("spread", ["random", "few values", "sorted", "nan"])
+@pytest.mark.parametrize(
+    "machine", [pytest.param("gpu", marks=pytest.mark.gpu), pytest.param("portable", marks=needs_compiler)]
+)
+def test_the_best_of_long_rows(machine, spread, dtype):
+    """Most elements are left out after one look; or few, as of many equals, and then the best are found one by one."""
+    length, wanted = 9001, 40
+    rng = np.random.default_rng(1)
+    x = rng.integers(-4000, 4000, (2, length)) if dtype == "i32" else rng.standard_normal((2, length))
+    x = {"few values": np.sign(x), "sorted": np.sort(x)}.get(spread, x).astype(BY_TEXT[dtype].numpy)
+    if spread == "nan" and dtype != "i32":
+        x[0, [5, 8000]] = np.nan
+    text = f".input x : {dtype}[2, {length}]\n.output y : {dtype}[2, {wanted}]\n.output i : i32[2, {wanted}]\nmain:\n"
+    result = SESSIONS[machine](assemble(text + "    TOPK y, x indices=i\n    HALT\n")).run({"x": x}).outputs
+    order = np.argsort(np.where(np.isnan(x), -np.inf, -x.astype(np.float64)), axis=1, kind="stable")[:, :wanted]
+    assert np.array_equal(result["i"], order)
+    assert np.array_equal(
+        result["y"].astype(np.float64), np.take_along_axis(x, order, 1).astype(np.float64), equal_nan=True
+    )
