@@ -20,9 +20,9 @@ IMAGES_AHEAD = 3
 PATH_GENERIC, PATH_GEMM, PATH_STREAM, PATH_CONV, PATH_FLASH = range(5)
 TENSOR_MAP_BYTES = 128
 MAX_SPLITS, MAX_FINISHERS = 8, 4
-A_ACROSS, B_ACROSS, HALF_FLOATS, BATCHED, B_CONSTANT, BIAS_EARLY, OUT_MAPPED, OUT_WHOLE, A_WHOLE, B_WHOLE = (
-    1 << i for i in range(10)
-)
+A_ACROSS, B_ACROSS, HALF_FLOATS, BATCHED, B_CONSTANT, BIAS_EARLY = (1 << i for i in range(6))
+OUT_MAPPED, OUT_WHOLE, A_WHOLE, B_WHOLE, A_SHARED, B_SHARED = (1 << i for i in range(6, 12))
+PAIR = 2
 FLASH_WIDE, FLASH_F16 = 1, 2
 WAIT_FOR_ALL = 0xFFFFFFFF
 CONTROLLER_ONLY = 0x100
@@ -59,6 +59,8 @@ CONSTANTS: dict[str, tuple[int, str]] = {
     "OUT_WHOLE": (OUT_WHOLE, "the result's dims are constants, so that its map ends where it does"),
     "A_WHOLE": (A_WHOLE, "one box brings all of a's part of a stage: 64 of its inner dim are a dim of the map"),
     "B_WHOLE": (B_WHOLE, "the same of b"),
+    "A_SHARED": (A_SHARED, "the blocks of a pair have tiles side by side, and share a"),
+    "B_SHARED": (B_SHARED, "the blocks of a pair have tiles one below the other, and share b"),
     "FLASH_WIDE": (FLASH_WIDE, "flags of a FlashSchedule: more than 64 columns of q, k or v"),
     "FLASH_F16": (FLASH_F16, "f16, else bf16"),
     "WARP": (WARP, "threads of a warp"),

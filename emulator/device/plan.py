@@ -87,7 +87,8 @@ def build(program: Program, bases: Mapping[Segment, int], target: Target, choice
     operands = _operands(tables, reach, bases)
     schedules = tuple(schedule(i, context) if i.row.operands else GENERIC for i in program.instructions)
     shares = [_share(*pair, target.blocks) for pair in zip(program.instructions, schedules, strict=True)]
-    waits[:, 3] = first_blocks(before, shares, target.blocks)
+    first = np.array(first_blocks(before, shares, target.blocks), np.int64)
+    waits[:, 3] = first - first % np.array([s.together for s in schedules], np.int64)
     headers = _headers(program, tables, schedules, waits, wait_lists)
     for header, entries in zip(headers, slots, strict=True):
         header["present"] = sum(1 << k for k, entry in enumerate(entries) if entry)

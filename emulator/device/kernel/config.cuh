@@ -12,6 +12,13 @@ constexpr u32 CONTROLLER = 0;  // walks the program and decodes it
 constexpr u32 LOADER = 1;      // fills the stage ring
 constexpr u32 WAITER = 2;      // waits for what an instruction depends on
 constexpr u32 SIGNALLER = 3;   // tells the other blocks that an instruction is done here
+#ifdef HOPPER
+#define IN_PAIRS __cluster_dims__(2, 1, 1)
+constexpr u32 PAIR = 2;  // neighbouring blocks that run on neighbouring multiprocessors, and reach each other's shared memory
+#else
+#define IN_PAIRS
+constexpr u32 PAIR = 1;
+#endif
 constexpr u32 WORKER_THREADS = WORKER_WARPS * WARP;
 // Registers of a thread where roles may differ: 128 * 72 + 256 * 216 = 64,512.
 constexpr u32 CONTROL_REGISTERS = 72, WORKER_REGISTERS = 216;
@@ -23,6 +30,8 @@ constexpr u32 SCRATCH_BYTES = 128 * 1024;  // shared memory that a tile may ask 
 constexpr u32 STAGING_BYTES = 16 * 1024;   // shared memory that a tile always has
 constexpr u32 SPINS_PER_CHECK = 256;       // polls between two looks at the clock and the abort flag
 constexpr u32 STEPS_PER_CHECK = 64;        // instructions between two looks of a controller at the abort flag
+
+constexpr u32 LANDING_NS = 100 * 1000;     // longer than any copy takes
 
 constexpr u32 WAITED_FOR_COUNTER = 0;      // what a time-out waited for, in its report
 constexpr u32 WAITED_FOR_WORKERS = 1;

@@ -52,10 +52,7 @@ struct Loader : LoaderState {
         }
 #pragma unroll 1
         for (; i < count; ++i) {
-            u64* empty = &shared_state().stages.empty[oldest % RING_BARRIERS];
-            while (!mbarrier_test(empty, oldest / RING_BARRIERS % 2)) {
-                if (stopped(shared_state())) return false;
-            }
+            if (!wait(empty(oldest), oldest / RING_BARRIERS % 2)) return false;
             oldest += 1;
             const Stage stage{place.sequence, place.granule == GRANULES ? 0 : place.granule};
             place = {place.sequence + 1, stage.granule + granules};
@@ -76,14 +73,14 @@ struct Loader : LoaderState {
     // Waits until copies to few enough stages are under way: more of them build a queue that every other access, of all
     // blocks, waits in, and a release even waits for its end. A block whose ring is mostly empty may have one more.
     DEV void pace(u32 stages) {
-        while (oldest != place.sequence && mbarrier_passed(&shared_state().stages.empty[oldest % RING_BARRIERS], oldest / RING_BARRIERS % 2))
+        while (oldest != place.sequence && mbarrier_passed(empty(oldest), oldest / RING_BARRIERS % 2))
             take_back_oldest();
         if (static_cast<i32>(oldest - landed) > 0) landed = oldest;
         const u32 most = room > GRANULES / 2 || oldest == place.sequence ? stages + 1 : stages;
         for (; place.sequence - landed >= most; ++landed)
-            wait_phase(&shared_state().stages.full[landed % RING_BARRIERS], landed / RING_BARRIERS % 2);
+            wait_phase(full(landed), landed / RING_BARRIERS % 2);
     }
-    DEV u64* full(const Stage& stage) { return &shared_state().stages.full[stage.barrier()]; }
+    DEV u64* full(const Stage& stage) { return full(stage.sequence); }
     // Where the stage lies, in the shared window.
     DEV u32 address(const Stage& stage) const { return ring + stage.offset(); }
 
@@ -93,12 +90,54 @@ struct Loader : LoaderState {
         fence_proxy();
     }
 
-    // Waits for all copies that were started: a block must not end before them.
+    // Lets stages of the `wanted` kind be claimed; false if the run is over. For shared ones, waits for the pair's other
+    // loader: it has come to the same work, and its ring is empty, too, or holds shared stages.
+    DEV bool use(u32 wanted) {
+        if (wanted != kind) {
+            while (oldest != place.sequence) {
+                if (!take_back_oldest()) return false;
+            }
+            const RingPlace left = place;
+            place = shared_state().other_place;
+            shared_state().other_place = left;
+            kind = wanted;
+            room = GRANULES;
+            oldest = landed = place.sequence;
+            size = alike = 0;
+        }
+        if (wanted == OWN_STAGES) return true;
+        mbarrier_arrive(&shared_state().opened);
+        mbarrier_arrive_there(&shared_state().opened);
+        return wait(&shared_state().opened, shared_state().openings++ % 2);
+    }
+    // Waits until the last stage is full: the other block has brought its share of everything.
+    DEV void wait_full() {
+        if (oldest != place.sequence) wait(full(place.sequence - 1), (place.sequence - 1) / RING_BARRIERS % 2);
+    }
+
+    // Waits for all copies that were started: a block must not end before them. After a trap, the other block may not have
+    // started its own ones: then those that it has started are given time to land.
     DEV void finish() {
-        for (; oldest != place.sequence; ++oldest) wait_phase(&shared_state().stages.full[oldest % RING_BARRIERS], oldest / RING_BARRIERS % 2);
+        for (; oldest != place.sequence; ++oldest) {
+            const u64 end = nanoseconds() + LANDING_NS;
+            while (!mbarrier_test(full(oldest), oldest / RING_BARRIERS % 2)) {
+                if (kind == SHARED_STAGES && stopped(shared_state()) && nanoseconds() > end) return;
+            }
+        }
     }
 
   private:
+    DEV u64* full(u32 sequence) { return &shared_state().stages[kind].full[sequence % RING_BARRIERS]; }
+    DEV u64* empty(u32 sequence) { return &shared_state().stages[kind].empty[sequence % RING_BARRIERS]; }
+
+    // Waits for a phase; false if the run is over. Where another block is waited for, nobody else would hear of a trap.
+    DEV bool wait(u64* barrier, u32 parity) {
+        for (u32 polls = 1; !mbarrier_test(barrier, parity); ++polls) {
+            if (polls % SPINS_PER_CHECK == 0 && load_relaxed(shared_state().launch->abort)) stop(shared_state());
+            if (stopped(shared_state())) return false;
+        }
+        return true;
+    }
     // Granules from `before` to the end of the stage claimed there: with those that it skips at the end of the ring.
     DEV static u32 way_to_end(const RingPlace& before, const Stage& stage, u32 granules) {
         return stage.granule + granules - before.granule + (stage.granule < before.granule ? GRANULES : 0);
@@ -106,9 +145,7 @@ struct Loader : LoaderState {
     // Waits until the oldest stage is released; false if the run is over.
     DEV bool take_back_oldest() {
         const u32 barrier = oldest % RING_BARRIERS, way = shared_state().stage_way[barrier];
-        while (!mbarrier_test(&shared_state().stages.empty[barrier], oldest / RING_BARRIERS % 2)) {
-            if (stopped(shared_state())) return false;
-        }
+        if (!wait(empty(oldest), oldest / RING_BARRIERS % 2)) return false;
         // Workers read and wrote scratch memory themselves; copies are another proxy.
         if (scratch >> barrier & 1) fence_proxy();
         scratch &= ~(1u << barrier);

@@ -33,25 +33,28 @@ DEV void start(const Launch& launch, Shared& shared) {
             mbarrier_init(&shared.done[i], WORKER_WARPS * ARRIVING_LANES);
             mbarrier_init(&shared.free[i], 2 * ARRIVING_LANES);
         }
-        shared.stages.init();
+        for (u32 kind = 0; kind < PAIR; ++kind) shared.stages[kind].init(kind + 1);
         shared.loader = LoaderState();
+        mbarrier_init(&shared.opened, PAIR);
+        shared.openings = 0;
+        shared.other_place = RingPlace();
         fence_barrier_init();
     }
 }
 
 // The last block out leaves the counters at zero for the next launch.
 DEV void leave(const Launch& launch, Shared& shared) {
-    __syncthreads();
+    pair_barrier();  // nobody reaches into the shared memory of a block that has ended
     if (threadIdx.x == 0) shared.leaves_last = fetch_add_acq_rel(launch.counters + COUNTERS, 1) == gridDim.x - 1;
     __syncthreads();
     if (!shared.leaves_last) return;
     for (u32 i = threadIdx.x; i <= COUNTERS; i += BLOCK_THREADS) store_relaxed(launch.counters + i, 0);
 }
 
-extern "C" __global__ void __launch_bounds__(BLOCK_THREADS, 1) dla_machine(const __grid_constant__ Launch launch) {
+extern "C" __global__ void IN_PAIRS __launch_bounds__(BLOCK_THREADS, 1) dla_machine(const __grid_constant__ Launch launch) {
     Shared& shared = shared_state();
     start(launch, shared);
-    __syncthreads();
+    pair_barrier();
     const u32 warp = __shfl_sync(0xffffffffu, threadIdx.x / WARP, 0);
     if (warp < CONTROLLER_WARPS) {
         give_registers<CONTROL_REGISTERS>();

@@ -33,6 +33,14 @@ DEV u32 tiles_of_path(const Work& w) {
     }
 }
 
+// The kind of stages that a work has.
+DEV u32 stages_of(const Work& w) {
+#ifdef HOPPER
+    if (w.path == PATH_GEMM && HopperGemm::in_pairs(w)) return SHARED_STAGES;
+#endif
+    return OWN_STAGES;
+}
+
 // What the loader does for its present work on a hot path. A call: the code of each path has registers of its own.
 template <class Path> DEV_CALL void load_by() {
     Loader loader;
@@ -40,7 +48,18 @@ template <class Path> DEV_CALL void load_by() {
     loader.keep();
 }
 
+// Lets the loader claim stages of one kind; false if the run is over.
+DEV_CALL bool use_stages(u32 kind) {
+    Loader loader;
+    const bool used = loader.use(kind);
+    loader.keep();
+    return used;
+}
+
 DEV void load_path(const Work& w) {
+    if (w.path == PATH_GENERIC && w.granules == 0) return;
+    const u32 kind = stages_of(w);
+    if ((kind != OWN_STAGES || kind != shared_state().loader.kind) && !use_stages(kind)) return;
     switch (w.path) {
 #ifdef HOPPER
         case PATH_GEMM: load_by<HopperGemm>(); break;
@@ -49,12 +68,10 @@ DEV void load_path(const Work& w) {
         case PATH_STREAM: load_by<HopperStream>(); break;
 #endif
         default:
-            if (w.granules) {
-                Loader loader;
-                Stage scratch;
-                loader.claim(scratch, w.granules, 0);
-                loader.keep();
-            }
+            Loader loader;
+            Stage scratch;
+            loader.claim(scratch, w.granules, 0);
+            loader.keep();
     }
 }
 
@@ -66,7 +83,7 @@ DEV void run_loader() {
         wait_phase(&shared.decoded[slot], taken / WORKS % 2);
         Work& w = shared.works[slot];
         if (w.last) break;
-        if (elect_one()) w.place = shared.loader.place;
+        if (elect_one()) w.place = stages_of(w) == shared.loader.kind ? shared.loader.place : shared.other_place;
         warp_arrive(&shared.placed[slot]);
         if (elect_one()) load_path(w);
         Shared& again = Kept::shared();

@@ -111,6 +111,22 @@ DEV bool elect_one() {
     return threadIdx.x % WARP == 0;
 #endif
 }
+// Waits for all threads of the pair, or of the block where there are no pairs; what they did to shared memory is seen then.
+DEV void pair_barrier() {
+#ifdef HOPPER
+    __syncwarp();
+    asm volatile("barrier.cluster.arrive.release.aligned;\nbarrier.cluster.wait.acquire.aligned;" ::: "memory");
+#else
+    __syncthreads();
+#endif
+}
+// Arrives at the same barrier of the pair's other block.
+DEV void mbarrier_arrive_there(u64* b) {
+#ifdef HOPPER
+    asm volatile("{\n.reg .b32 there;\nmapa.shared::cluster.u32 there, %0, %1;\n"
+                 "mbarrier.arrive.shared::cluster.b64 _, [there];\n}" ::"r"(shared_address(b)), "r"(blockIdx.x % PAIR ^ 1) : "memory");
+#endif
+}
 DEV void warp_arrive(u64* b) {
     __syncwarp();
     if (thread_index_anew() % WARP < ARRIVING_LANES) mbarrier_arrive(b);
@@ -246,6 +262,15 @@ DEV u32 pack_f16(f32 low, f32 high) {
 DEV void tensor_load_3d(u32 shared, const void* map, u64* full, i32 c0, i32 c1, i32 c2) {
     asm volatile("cp.async.bulk.tensor.3d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, {%3, %4, %5}], [%2];"
                  ::"r"(shared), "l"(map), "r"(shared_address(full)), "r"(c0), "r"(c1), "r"(c2) : "memory");
+}
+// The same to both blocks of the pair: to the same place in each, whose barrier hears of it.
+DEV void tensor_share_3d(u32 shared, const void* map, u64* full, i32 c0, i32 c1, i32 c2) {
+    asm volatile("cp.async.bulk.tensor.3d.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::cluster [%0], [%1, {%3, %4, %5}], [%2], %6;"
+                 ::"r"(shared), "l"(map), "r"(shared_address(full)), "r"(c0), "r"(c1), "r"(c2), "h"(static_cast<u16>(3)) : "memory");
+}
+DEV void tensor_share_5d(u32 shared, const void* map, u64* full, i32 c0, i32 c1, i32 c2, i32 c3, i32 c4) {
+    asm volatile("cp.async.bulk.tensor.5d.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::cluster [%0], [%1, {%3, %4, %5, %6, %7}], [%2], %8;"
+                 ::"r"(shared), "l"(map), "r"(shared_address(full)), "r"(c0), "r"(c1), "r"(c2), "r"(c3), "r"(c4), "h"(static_cast<u16>(3)) : "memory");
 }
 DEV void tensor_load_4d(u32 shared, const void* map, u64* full, i32 c0, i32 c1, i32 c2, i32 c3) {
     asm volatile("cp.async.bulk.tensor.4d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, {%3, %4, %5, %6}], [%2];"

@@ -3,6 +3,10 @@
 // A stage is some neighbouring granules. Stages are handed out first in, first out: the loader claims one, arms its full
 // barrier with the bytes that copies will bring, and starts the copies; the workers wait for it, use it, and release it.
 // Loader and workers walk the same stages in the same order, so each works out for itself where the next one lies.
+//
+// Two blocks that are a pair can share stages: each brings half of an operand to both (multicast). Both claim the same ones
+// then, in the same order, and a stage is free once the workers of both have released it. Shared stages take the place of
+// the block's own ones in the ring, never at the same time, and have barriers and a count of their own.
 #pragma once
 #include "config.cuh"
 #include "ptx.cuh"
@@ -14,6 +18,7 @@ constexpr u32 GRANULES = 24;
 constexpr u32 GRANULES = SCRATCH_BYTES / GRANULE_BYTES;
 #endif
 constexpr u32 RING_BYTES = GRANULES * GRANULE_BYTES;
+constexpr u32 OWN_STAGES = 0, SHARED_STAGES = 1;  // the two kinds
 constexpr u32 RING_BARRIERS = 32;    // more than stages that can be outstanding, and a power of two
 static_assert(RING_BARRIERS >= GRANULES && (RING_BARRIERS & (RING_BARRIERS - 1)) == 0, "a barrier for each stage of a granule");
 
@@ -21,10 +26,11 @@ struct RingBarriers {
     u64 full[RING_BARRIERS];   // copies -> workers: one arrival of the loader, and the bytes
     u64 empty[RING_BARRIERS];  // workers -> loader: each worker warp arrives
 
-    DEV void init() {
+    // `blocks`: those whose workers release a stage.
+    DEV void init(u32 blocks) {
         for (u32 i = 0; i < RING_BARRIERS; ++i) {
             mbarrier_init(&full[i], 1);
-            mbarrier_init(&empty[i], WORKER_WARPS * ARRIVING_LANES);
+            mbarrier_init(&empty[i], blocks * WORKER_WARPS * ARRIVING_LANES);
         }
     }
 };

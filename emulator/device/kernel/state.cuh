@@ -96,6 +96,7 @@ struct LoaderState {
     u32 alike = 0;        // and how many of that size, all for copies, were claimed in a row
     u32 landed = 0;       // sequence of the oldest stage whose copies may be under way
     u32 taken = 0;        // works done
+    u32 kind = OWN_STAGES;  // of the stages in use
 };
 static_assert(RING_BARRIERS == 32, "a bit for each");
 
@@ -109,8 +110,11 @@ struct Shared {
     u64 ready[WORKS];    // waiter -> loader, workers: everything that it depends on is done (or the run is over: see `go`)
     u64 done[WORKS];     // worker warps -> signaller
     u64 free[WORKS];     // loader and signaller -> controller: nobody needs the work any longer
-    RingBarriers stages;
+    RingBarriers stages[PAIR];        // OWN_STAGES, SHARED_STAGES
     LoaderState loader;
+    u64 opened;                       // both loaders of the pair have emptied their rings for shared stages
+    u32 openings;                     // the loader's: how often,
+    RingPlace other_place;            // and where it goes on with the kind of stages that is not in use
     u8 stage_way[RING_BARRIERS];      // the loader's: granules of each stage, with those skipped in front of it
     u32 expected[COUNTERS];           // what each counter will show once everything so far, in program order, is done
     u32 shared_with[COUNTERS / WARP]; // a bit for each counter: set once blocks other than this one count on it

@@ -12,7 +12,7 @@ DEV void run_generic(u32 taken, const Block& block) {
         wait_phase(&shared.placed[taken % WORKS], taken / WORKS % 2);
         RingPlace place = w.place;
         const Stage stage = place.next(granules);
-        while (!mbarrier_test(&shared.stages.full[stage.barrier()], stage.parity()) && !stopped(shared)) {
+        while (!mbarrier_test(&shared.stages[OWN_STAGES].full[stage.barrier()], stage.parity()) && !stopped(shared)) {
         }
         scratch = stage.offset();
     }
@@ -30,7 +30,7 @@ DEV void run_generic(u32 taken, const Block& block) {
     const Work& done = shared.works[Kept::taken() % WORKS];
     if (done.granules) {
         RingPlace place = done.place;
-        warp_arrive(&shared.stages.empty[place.next(done.granules).barrier()]);
+        warp_arrive(&shared.stages[OWN_STAGES].empty[place.next(done.granules).barrier()]);
     }
 }
 

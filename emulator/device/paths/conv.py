@@ -123,16 +123,17 @@ def _assemble(
     tiles = gemm.TILES if fast else gemm.SCRATCH_TILES
     split = fast and context.workspace_bytes < gemm.MAX_WORKSPACE
     depth = shape.stages * gemm.DEPTH
-    offers = gemm.offers(shape.rows, shape.outputs, 1, context.target.blocks, depth, tiles=tiles, split=split)
-    decision = context.decide(instruction, offers)
-    tile = decision.choice.tile
     plain = shape.is_pointwise and _is_dense(x)
-    slices = gemm.slices_of(decision.choice, shape.stages) if plain else 1
+    blocks, pairs = context.target.blocks, plain and fast
+    offers = gemm.offers(shape.rows, shape.outputs, 1, blocks, depth, tiles=tiles, split=split, pairs=pairs)
+    decision = context.decide(instruction, offers)
+    choice, tile = decision.choice, decision.choice.tile
+    slices = gemm.slices_of(choice, shape.stages, b_across=False) if plain else 1
     whole = False
     x_map: AnyMap
     if plain:
         dims = (shape.channels, shape.rows), (shape.channels, shape.outputs)
-        boxes = (tile.rows, slices), (tile.columns, slices)
+        boxes = (choice.brought("a"), slices), (choice.brought("b"), slices)
         x_map, whole = gemm.operand_map(x.dtype, context.address(x), dims[0], _pixel_step(x), boxes[0])
         w_map, _ = gemm.operand_map(w.dtype, context.address(w), dims[1], _steps(w)[2], boxes[1])
     else:
@@ -147,7 +148,7 @@ def _assemble(
         layout.OUT_WHOLE: not out.is_dynamic,
     }
     stages = math.ceil(shape.stages / slices)
-    parts = gemm.Parts(decision, gemm.items(tile, shape.rows, shape.outputs, 1), stages, fast, slices)
+    parts = gemm.Parts(decision, choice.tiles(shape.rows, shape.outputs, 1), stages, fast, slices)
     path = PATH_GEMM if plain else PATH_CONV
     return gemm.product_schedule(context, path, parts, (x_map, w_map, out_map), flags)
 

@@ -44,6 +44,17 @@ class Tile:
         return (self.rows + self.columns) // 64
 
     @property
+    def read(self) -> int:
+        """Rows of a and columns of b that both warpgroups together read from shared memory."""
+        beside = self.rows == 64
+        return 2 * (64 + self.columns // (1 + beside))
+
+    @property
+    def shareable(self) -> tuple[str, ...]:
+        """The operands that the blocks of a pair may share: 64 rows, or columns, and more for each."""
+        return tuple(name for name, size in (("a", self.rows), ("b", self.columns)) if size >= 2 * 64)
+
+    @property
     def most_slices(self) -> int:
         """Of a stage: the more, the fewer copies; a power of two."""
         return 1 << (RING_GRANULES // (LEAST_STAGES * self.granules)).bit_length() - 1
@@ -64,11 +75,15 @@ class Costs:
     """Clocks of one multiprocessor, fitted to an H200."""
 
     multiplies: int = 2048  # multiply-adds per clock
+    shared_bytes: int = (
+        128  # of shared memory, per clock: copies write a stage, each warpgroup reads all that it multiplies
+    )
     block_bytes: float = 64.0  # from the L2 cache, per clock and block
     all_bytes: float = 6100.0  # the same, of all blocks together
     start: int = 1500  # until the first stage is there
     piece: int = 350  # to finish 16 rows of 64 columns, per warp
     meet: int = 2500  # until the partial sums of other blocks can be read
+    open: int = 300  # until a pair of blocks has agreed to share
 
 
 COSTS = Costs()
@@ -76,10 +91,35 @@ COSTS = Costs()
 
 @dataclass(frozen=True)
 class Choice:
-    """A tile shape, and in how many parts the depth goes."""
+    """A tile shape, in how many parts the depth goes, and which operand ("a", "b" or none) a pair of blocks shares.
+
+    Blocks that share a have tiles side by side, blocks that share b one below the other. Each brings half of what they
+    share to both.
+    """
 
     tile: Tile
     splits: int
+    shared: str = ""
+
+    @property
+    def pair(self) -> tuple[int, int]:
+        """Rows and columns of what both blocks of a pair work on; of one tile where there are no pairs."""
+        return self.tile.rows * (1 + (self.shared == "b")), self.tile.columns * (1 + (self.shared == "a"))
+
+    @property
+    def blocks(self) -> int:
+        """That work together."""
+        return layout.PAIR if self.shared else 1
+
+    def tiles(self, rows: int, columns: int, batches: int) -> int:
+        """Tiles of `batches` products of rows x columns: with pairs, an even number."""
+        down, across = self.pair
+        return math.ceil(rows / down) * math.ceil(columns / across) * batches * self.blocks
+
+    def brought(self, operand: str) -> int:
+        """Rows of a, or columns of b, that one block brings for a tile."""
+        all_of_it = self.tile.rows if operand == "a" else self.tile.columns
+        return all_of_it // layout.PAIR if operand == self.shared else all_of_it
 
 
 def clocks(
@@ -87,35 +127,39 @@ def clocks(
 ) -> float:
     """About how long `batches` products of [rows, depth] and [depth, columns] take on `blocks` blocks, in clocks."""
     tile = choice.tile
-    items = math.ceil(rows / tile.rows) * math.ceil(columns / tile.columns) * batches * choice.splits
+    items = choice.tiles(rows, columns, batches) * choice.splits
     waves = math.ceil(items / blocks)
     bandwidth = min(costs.block_bytes, costs.all_bytes / min(items, blocks))
-    stage = max(tile.rows * tile.columns * DEPTH / costs.multiplies, (tile.rows + tile.columns) * DEPTH * 2 / bandwidth)
+    fetched = (choice.brought("a") + choice.brought("b")) * DEPTH * 2
+    touched = tile.rows + tile.columns + tile.read
+    stage = max(
+        tile.rows * tile.columns * DEPTH / costs.multiplies,
+        touched * DEPTH * 2 / costs.shared_bytes,
+        fetched / bandwidth,
+    )
     stages = math.ceil(math.ceil(depth / DEPTH) / choice.splits)
     finish = costs.piece * tile.rows * tile.columns / (16 * 64 * WORKER_WARPS)
     if choice.splits > 1:
         finish = costs.meet + finish / min(choice.splits, 2) + 2 * tile.rows * tile.columns * 4 / bandwidth
-    return costs.start + waves * (stages * stage + finish)
+    return costs.start + costs.open * (choice.blocks - 1) + waves * (stages * stage + finish)
 
 
 def offers(
-    rows: int, columns: int, batches: int, blocks: int, depth: int, *, tiles: Sequence[Tile] = TILES, split: bool = True
-) -> tuple[Offer[Choice], ...]:
-    """All ways with what they cost, the cheapest first."""
+    rows: int, columns: int, batches: int, blocks: int, depth: int,
+    *, tiles: Sequence[Tile] = TILES, split: bool = True, pairs: bool = False,
+) -> tuple[Offer[Choice], ...]:  # fmt: skip
+    """All ways with what they cost, the cheapest first; `pairs`: blocks may share operands."""
     most = math.ceil(depth / DEPTH) // 2 if split else 1
     choices = [
-        Choice(tile, splits)
+        choice
         for tile in tiles
+        for shared in (("", *tile.shareable) if pairs and blocks % layout.PAIR == 0 else ("",))
         for splits in (1, 2, 3, 4, 6, layout.MAX_SPLITS)
-        if splits == 1 or (splits <= most and items(tile, rows, columns, batches) * splits <= blocks)
+        for choice in (Choice(tile, splits, shared),)
+        if splits == 1 or (splits <= most and choice.tiles(rows, columns, batches) * splits <= blocks)
     ]
     offered = [Offer(choice, clocks(choice, rows, columns, batches, blocks, depth)) for choice in choices]
-    return tuple(sorted(offered, key=lambda offer: offer.clocks))
-
-
-def items(tile: Tile, rows: int, columns: int, batches: int) -> int:
-    """Tiles of `batches` products of rows x columns."""
-    return math.ceil(rows / tile.rows) * math.ceil(columns / tile.columns) * batches
+    return tuple(sorted(offered, key=lambda o: (o.clocks, o.choice.brought("a") + o.choice.brought("b"))))
 
 
 @dataclass(frozen=True)
@@ -135,13 +179,19 @@ def product_schedule(
     context: Context, path: int, parts: Parts, maps: tuple[AnyMap, AnyMap, TensorMap | None], flags: Mapping[int, bool]
 ) -> Schedule:
     """The schedule of a product on `path` with the maps of a, b and, where results are stored through one, out."""
-    tile, splits = parts.decision.choice.tile, parts.decision.choice.splits
+    choice = parts.decision.choice
+    tile, splits = choice.tile, choice.splits
     a_map, b_map, out_map = maps
     sums = flags_at = 0
     if splits > 1:
         sums = context.workspace(parts.tiles * splits * tile.rows * tile.columns * 4)
         flags_at = context.workspace(parts.tiles * WORKER_WARPS * layout.MAX_FINISHERS * layout.MAX_SPLITS * 4)
-    flags = {**flags, layout.OUT_MAPPED: out_map is not None}
+    flags = {
+        **flags,
+        layout.OUT_MAPPED: out_map is not None,
+        layout.A_SHARED: choice.shared == "a",
+        layout.B_SHARED: choice.shared == "b",
+    }
     values = {
         "a_map": context.map_index(a_map),
         "b_map": context.map_index(b_map),
@@ -152,7 +202,7 @@ def product_schedule(
         "slices": parts.slices,
         "stages": parts.stages,
         "splits": splits,
-        "band": 1024 // tile.rows,
+        "band": 1024 // choice.pair[0],
         "axes": parts.axes,
         "held": parts.held,
         "scratch": 0 if parts.fast else tile.scratch_granules,
@@ -160,15 +210,21 @@ def product_schedule(
         "flags_at": flags_at // 1024,
     }
     split = f", depth in {splits}" if splits > 1 else ""
+    shared = f", {choice.shared} shared by pairs" if choice.shared else ""
     return Schedule(
         path, tuple(values[name] for name, *_ in PRODUCT_SCHEDULE.fields),
-        f"wgmma, tiles of {tile.rows} x {tile.columns}{split}{'' if parts.fast else ', portable epilogue'}",
-        parts.tiles * splits, parts.decision,
+        f"wgmma, tiles of {tile.rows} x {tile.columns}{split}{shared}{'' if parts.fast else ', portable epilogue'}",
+        parts.tiles * splits, parts.decision, choice.blocks,
     )  # fmt: skip
 
 
-def slices_of(choice: Choice, total: int) -> int:
-    """Slices in a stage where the whole depth has `total`: as many as leave each part of the depth a few stages."""
+def slices_of(choice: Choice, total: int, *, b_across: bool) -> int:
+    """Slices in a stage where the whole depth has `total`: as many as leave each part of the depth a few stages.
+
+    One only where the halves of a shared b, which lies along the depth, have to be neighbours in each slice.
+    """
+    if choice.shared == "b" and not b_across:
+        return 1
     share = total // choice.splits
     return min(choice.tile.most_slices, 1 << max(0, (share // 4).bit_length() - 1))
 
@@ -294,7 +350,7 @@ class _Scheduler:
         tiles = TILES if fast else SCRATCH_TILES
         split = fast and self.context.workspace_bytes < MAX_WORKSPACE
         blocks = self.context.target.blocks
-        offered = offers(rows, self.columns, batches, blocks, self.depth, tiles=tiles, split=split)
+        offered = offers(rows, self.columns, batches, blocks, self.depth, tiles=tiles, split=split, pairs=fast)
         return self._assemble(
             self.context.decide(self.instruction, offered), rows, batches, a_axis == -2, b_axis == -1, fast
         )
@@ -303,10 +359,10 @@ class _Scheduler:
         self, decision: Decision[Choice], rows: int, batches: int, a_across: bool, b_across: bool, fast: bool
     ) -> Schedule:
         assert self.grouping is not None
-        tile, context = decision.choice.tile, self.context
-        slices = slices_of(decision.choice, math.ceil(self.depth / DEPTH))
-        a_map, a_whole = self._map(self.a, rows, (tile.rows, slices), across=a_across)
-        b_map, b_whole = self._map(self.b, self.columns, (tile.columns, slices), across=b_across, of_b=True)
+        choice, context = decision.choice, self.context
+        slices = slices_of(choice, math.ceil(self.depth / DEPTH), b_across=b_across)
+        a_map, a_whole = self._map(self.a, rows, (choice.brought("a"), slices), across=a_across)
+        b_map, b_whole = self._map(self.b, self.columns, (choice.brought("b"), slices), across=b_across, of_b=True)
         out_map = self._out_map(rows) if fast else None
         flags = {
             layout.A_ACROSS: a_across,
@@ -319,7 +375,7 @@ class _Scheduler:
             layout.BIAS_EARLY: fast and epilogue.bias_is_early(self.instruction),
             layout.OUT_WHOLE: not self.out.descriptor.is_dynamic,
         }
-        tiles = items(tile, rows, self.columns, batches)
+        tiles = choice.tiles(rows, self.columns, batches)
         stages = math.ceil(self.depth / (DEPTH * slices))
         parts = Parts(decision, tiles, stages, fast, slices, self._axes(), self._held())
         return product_schedule(context, PATH_GEMM, parts, (a_map, b_map, out_map), flags)

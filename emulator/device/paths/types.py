@@ -31,6 +31,7 @@ class Schedule:
     summary: str = ""  # for people: tile shape, splits
     tiles: int = 0  # at the bounds, for placement; 0 where it is for the device to say
     decision: Decision[Any] | None = None  # where there were several ways
+    together: int = 1  # blocks that work on it together: the first block is a multiple of that
 
     def __post_init__(self) -> None:
         if len(self.detail) > PATH_DETAIL:

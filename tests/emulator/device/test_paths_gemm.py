@@ -90,6 +90,10 @@ def test_one_copy_brings_all_of_a_stage():
     slices, rows, columns = (made[name] for name in ("slices", "tile_rows", "tile_columns"))
     assert slices > 1
     assert made["stages"] == 1024 // (64 * slices)
+    if made["flags"] & layout.A_SHARED:
+        rows //= 2
+    if made["flags"] & layout.B_SHARED:
+        columns //= 2
     assert (a.dims, a.strides, a.box) == ((64, 512, 16), (2048, 128), (64, rows, slices))
     assert (b.dims, b.strides, b.box) == ((64, 1024, 16), (2048, 128), (64, 64 * slices, columns // 64))
     assert made["flags"] & layout.A_WHOLE
@@ -116,7 +120,7 @@ def test_stages_leave_each_part_of_the_depth_a_few_of_them():
     """A short depth is not brought by one copy that the first product would have to wait for."""
     for total in range(1, 40):
         for splits in (1, 2, 4):
-            slices = gemm.slices_of(Choice(Tile(128, 64), splits), total)
+            slices = gemm.slices_of(Choice(Tile(128, 64), splits), total, b_across=True)
             assert slices == 1 or total // splits // slices >= 4
 
 
@@ -202,6 +206,21 @@ def failures(made: Program, session: Any) -> list[Any]:
     return [c for c in compare(made, given, session.run(given)) if not c.ok]
 
 
+def force(monkeypatch: pytest.MonkeyPatch, choice: Choice, slices: int) -> None:
+    """Let the path take `choice`, where it can, with so many slices in a stage."""
+    real = gemm.slices_of
+
+    def forced(*_shape, tiles=gemm.TILES, split=True, pairs=False):
+        tile = choice.tile if choice.tile in tiles else tiles[-1]
+        return (Offer(Choice(tile, choice.splits if split else 1, choice.shared if pairs else ""), 0.0),)
+
+    def forced_slices(made, _total, *, b_across):
+        return min(slices if made == choice else 1, real(made, 10**6, b_across=b_across))
+
+    monkeypatch.setattr(gemm, "offers", forced)
+    monkeypatch.setattr(gemm, "slices_of", forced_slices)
+
+
 @pytest.mark.parametrize("dtype", ["bf16", "f16"])
 @pytest.mark.parametrize("whole", [False, True], ids=["ragged", "whole"])
 @pytest.mark.parametrize(
@@ -213,22 +232,40 @@ def failures(made: Program, session: Any) -> list[Any]:
         (Tile(128, 64), 3, 1),
         (Tile(64, 256), 2, 1),
         (Tile(64, 128), 1, 2),
-        (Tile(64, 128), 1, 4),
     ],
     ids=str,
 )
 @pytest.mark.skipif(cpu_machine.COMPILER is None, reason="no g++, which compiles the kernel for the CPU")
 def test_every_tile_shape_stays_within_the_bound(monkeypatch, dtype, whole, tile, splits, slices):
     """Ragged shapes, transposed operands, batches and every kind of epilogue, for each tile shape and type."""
-
-    def forced(*_shape, tiles=gemm.TILES, split=True):
-        return (Offer(Choice(tile if tile in tiles else tiles[-1], splits if split else 1), 0.0),)
-
-    monkeypatch.setattr(gemm, "offers", forced)
-    monkeypatch.setattr(gemm, "slices_of", lambda choice, _total: slices if choice.tile == tile else 1)
+    force(monkeypatch, Choice(tile, splits), slices)
     made = program(dtype, whole=whole)
     session = CpuSession(made, hopper=True, seed=tile.columns + splits)
     assert {s.path for s in session.plan.schedules[:-1]} == {PATH_GEMM}
+    assert not failures(made, session)
+
+
+@pytest.mark.parametrize("whole", [False, True], ids=["ragged", "whole"])
+@pytest.mark.parametrize(
+    ("choice", "slices"),
+    [
+        (Choice(Tile(128, 256), 1, "b"), 1),
+        (Choice(Tile(128, 128), 1, "b"), 2),
+        (Choice(Tile(128, 128), 2, "b"), 1),
+        (Choice(Tile(64, 128), 1, "b"), 2),
+        (Choice(Tile(128, 64), 1, "a"), 2),
+        (Choice(Tile(128, 128), 2, "a"), 1),
+    ],
+    ids=str,
+)
+@pytest.mark.skipif(cpu_machine.COMPILER is None, reason="no g++, which compiles the kernel for the CPU")
+def test_pairs_of_blocks_share_an_operand(monkeypatch, choice, slices, whole):
+    """The same where each block brings half of a or b to both; products in scratch memory come between."""
+    force(monkeypatch, choice, slices)
+    made = program("bf16", whole=whole)
+    session = CpuSession(made, hopper=True, seed=choice.tile.rows + choice.splits)
+    flags = [fields(s)["flags"] for s in session.plan.schedules if s.path == PATH_GEMM]
+    assert any(f & (layout.A_SHARED | layout.B_SHARED) for f in flags)
     assert not failures(made, session)
 
 

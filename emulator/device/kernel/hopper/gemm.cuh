@@ -14,7 +14,8 @@ struct HopperProducts {
     DEV explicit HopperProducts(const Work& w) : work(w) {}
 
     DEV const ProductSchedule& schedule() const { return *reinterpret_cast<const ProductSchedule*>(work.detail); }
-    DEV bool has(u32 flag) const { return (schedule().flags & flag) != 0; }
+    DEV bool has(u32 flags) const { return (schedule().flags & flags) != 0; }
+    DEV bool in_pairs() const { return has(A_SHARED | B_SHARED); }
     // Batch group g stands for axes axis(g) .. axis(g + 1) - 1 of the result; rows for those from axis(3) on, but the last.
     // Maps count the groups separately, the kernel all at once, outermost first.
     DEV u32 axis(u32 g) const { return schedule().axes >> 4 * g & 0xf; }
@@ -46,6 +47,8 @@ struct HopperProducts {
     }
     DEV const void* map(u32 index) const { return shared_state().launch->maps + static_cast<u64>(index) * TENSOR_MAP_BYTES; }
 
+    // Whether each 64 rows of a have all slices of a stage; else each slice has all rows.
+    DEV bool a_by_groups() const { return has(A_ACROSS | A_SHARED); }
     // Whether the warpgroups stand side by side.
     DEV bool beside() const { return schedule().tile_rows == BLOCK_ROWS; }
     DEV u32 left_bytes() const { return schedule().tile_rows * schedule().slices * LINE_BYTES; }  // of a in a stage
@@ -55,25 +58,32 @@ struct HopperProducts {
         const u32 slices = schedule().slices, lines = schedule().tile_columns / 2;  // of b, for each of two side by side
         TileLayout l{granules(), slices, 0, left_bytes(), schedule().tile_rows * LINE_BYTES, schedule().tile_columns * LINE_BYTES};
         if (beside()) l.right_offset += warpgroup * lines * LINE_BYTES * (has(B_ACROSS) ? slices : 1);
-        else l.left_offset = warpgroup * GRANULE_BYTES * (has(A_ACROSS) ? slices : 1);
-        if (has(A_ACROSS)) l.left_slice = GRANULE_BYTES;
+        else l.left_offset = warpgroup * GRANULE_BYTES * (a_by_groups() ? slices : 1);
+        if (a_by_groups()) l.left_slice = GRANULE_BYTES;
         if (has(B_ACROSS)) l.right_slice = GRANULE_BYTES;
         return l;
     }
 };
 
 // Starts the copies of one operand's part of each stage of a tile: one box with all of it or, where no map has 64 of the
-// inner dim for one dim, a box for each 64 of them.
+// inner dim for one dim, a box for each 64 of them. Of a shared operand each block of the pair brings half, to both.
 struct OperandLoader {
     const void* map;
     u32 boxes, box_bytes;
-    bool across, whole;
+    bool across, whole, halved;
+    u32 begin, offset;                      // of this block's half: its first row, and bytes
     i32 inner, outer, last;                 // coordinates of the next stage: 0, the first two, and the last one
     i32 inner_step, outer_step, last_step;  // from stage to stage
     i32 batch[3];
 
-    DEV OperandLoader(const HopperProducts& p, u32 map_index, u32 bytes, bool is_across, bool is_whole)
-        : map(p.map(map_index)), across(is_across), whole(is_whole), inner(0), outer(0), last(0), batch{0, 0, 0} {
+    DEV OperandLoader(const HopperProducts& p, u32 map_index, u32 bytes, bool is_across, bool is_whole, bool is_shared)
+        : map(p.map(map_index)), across(is_across), whole(is_whole), halved(is_shared), begin(0), offset(0),
+          inner(0), outer(0), last(0), batch{0, 0, 0} {
+        if (halved) {
+            bytes /= 2;
+            offset = blockIdx.x % PAIR * bytes;
+            begin = offset / (LINE_BYTES * p.schedule().slices);
+        }
         const i32 slices = p.schedule().slices;
         boxes = whole ? 1 : across ? bytes / (GRANULE_BYTES * slices) : slices;
         box_bytes = bytes / boxes;
@@ -83,6 +93,7 @@ struct OperandLoader {
     }
     // Goes to the tile whose first row (of M or N) is `row`, and to `depth`.
     DEV void seek(u32 row, u32 depth) {
+        row += begin;
         inner = across ? row : depth;
         outer = across ? depth : row;
         last = whole ? inner / DEPTH : batch[2];
@@ -92,9 +103,12 @@ struct OperandLoader {
     template <bool BATCHES> DEV void load(u32 shared, u64* full) {
         i32 at = inner;
         u32 left = boxes;
+        shared += offset;
 #pragma unroll 1
         do {
-            if (BATCHES) tensor_load_5d(shared, map, full, at, outer, batch[0], batch[1], last);
+            if (BATCHES && halved) tensor_share_5d(shared, map, full, at, outer, batch[0], batch[1], last);
+            else if (BATCHES) tensor_load_5d(shared, map, full, at, outer, batch[0], batch[1], last);
+            else if (halved) tensor_share_3d(shared, map, full, at, outer, last);
             else tensor_load_3d(shared, map, full, at, outer, last);
             at += DEPTH;
             shared += box_bytes;
@@ -106,6 +120,8 @@ struct OperandLoader {
 };
 
 struct HopperGemm {
+    static DEV bool in_pairs(const Work& w) { return HopperProducts(w).in_pairs(); }
+
     static DEV_CALL u32 tiles(const Work& w) { return HopperProducts(w).tiles().items(); }
 
     static DEV void load(const Work& w, Loader& loader) {
@@ -116,6 +132,7 @@ struct HopperGemm {
 
     static DEV void run(Workers& me) {
         me.wait_placed();
+        me.kind = in_pairs(me.work()) ? SHARED_STAGES : OWN_STAGES;
         if (!me.wait_ready()) return;
         for (u32 item = me.work().first_tile; item < me.work().tiles; item = Kept::place().tile + gridDim.x) {
             __syncwarp();  // every lane has read which tile was the last one
@@ -134,8 +151,8 @@ struct HopperGemm {
         const ProductTiles tiles = p.tiles();
         const u32 granules = p.granules(), scratch = p.schedule().scratch, items = p.work.tiles, stage_depth = p.schedule().slices * DEPTH;
         const u32 left_bytes = p.left_bytes(), bytes = left_bytes + p.right_bytes();
-        OperandLoader a(p, p.schedule().a_map, left_bytes, p.has(A_ACROSS), p.has(A_WHOLE));
-        OperandLoader b(p, p.schedule().b_map, p.right_bytes(), p.has(B_ACROSS), p.has(B_WHOLE));
+        OperandLoader a(p, p.schedule().a_map, left_bytes, p.has(A_ACROSS), p.has(A_WHOLE), p.has(A_SHARED));
+        OperandLoader b(p, p.schedule().b_map, p.right_bytes(), p.has(B_ACROSS), p.has(B_WHOLE), p.has(B_SHARED));
         bool ready = !p.has(B_CONSTANT);
         if (ready) loader.wait_ready();
 #pragma unroll 1
@@ -171,6 +188,7 @@ struct HopperGemm {
             Stage stage;
             if (scratch && !loader.claim(stage, scratch, 0)) return;
         }
+        if (p.in_pairs()) loader.wait_full();
     }
 
     // Where a warp's part of a tile lies in the result, and how wide it is.

@@ -17,20 +17,27 @@ struct ProductItem {
 struct ProductTiles {
     u32 rows, columns, batches;       // of the result, at present (columns: of the sums)
     u32 tile_rows, tile_columns;
+    u32 pair_rows, pair_columns;      // of the tiles of a pair, of which each block has half; else of a tile
     u32 down, across;                 // tiles of a batch
     u32 stages, splits, band;
 
     DEV ProductTiles(u32 r, u32 c, u32 b, const ProductSchedule& s)
         : rows(r), columns(c), batches(b), tile_rows(s.tile_rows), tile_columns(s.tile_columns),
-          down(divide_up(r, s.tile_rows)), across(divide_up(c, s.tile_columns)),
+          pair_rows(s.flags & B_SHARED ? 2 * s.tile_rows : s.tile_rows),
+          pair_columns(s.flags & A_SHARED ? 2 * s.tile_columns : s.tile_columns),
+          down(divide_up(r, pair_rows)), across(divide_up(c, pair_columns)),
           stages(s.stages), splits(s.splits), band(s.band) {}
 
     // Division by a power of two.
     DEV static u32 divide_up(u32 n, u32 by) { return (n + by - 1) >> (31 - __clz(by)); }
 
-    DEV u32 items() const { return down * across * batches * splits; }
+    DEV bool in_pairs() const { return pair_rows != tile_rows || pair_columns != tile_columns; }
+    DEV u32 items() const { return down * across * batches * splits << in_pairs(); }
 
+    // The blocks of a pair take neighbouring items, the first of them an even one.
     DEV ProductItem at(u32 item) const {
+        const u32 half = in_pairs() ? item % PAIR : 0;
+        item >>= in_pairs();
         ProductItem p{item, 0, 0, 0, 0, 0, stages};
         if (splits > 1) {
             p.tile = item / splits;
@@ -48,8 +55,13 @@ struct ProductTiles {
         const u32 height = min(band, down - first);
         place -= first * across;
         p.column = place / height;
-        p.row = (first + place - p.column * height) * tile_rows;
-        p.column *= tile_columns;
+        p.row = (first + place - p.column * height) * pair_rows;
+        p.column *= pair_columns;
+        if (in_pairs()) {
+            p.tile = p.tile * PAIR + half;
+            if (pair_rows != tile_rows) p.row += half * tile_rows;
+            else p.column += half * tile_columns;
+        }
         return p;
     }
 };

@@ -64,6 +64,32 @@ inline void mbarrier_arrive(u64* b) {
 }
 inline void warp_arrive(u64* b) { warp_barrier(); if (lane_() < ARRIVING_LANES) mbarrier_arrive(b); }
 inline void mbarrier_arrive_expect(u64* b, u32 bytes) { Mbarrier& m = barrier_at(b); m.bytes = m.bytes + bytes; mbarrier_arrive(b); }
+// The other block of the pair, for a moment.
+struct Peer {
+    u32 block = fibers_[current_].block;
+    u64 offset;
+    explicit Peer(const void* p) : offset(reinterpret_cast<const char*>(p) - shared_memory) { fibers_[current_].block ^= 1; }
+    ~Peer() { fibers_[current_].block = block; }
+    template <class T> T* there() const { return reinterpret_cast<T*>(shared_memory + offset); }
+};
+inline void mbarrier_arrive_there(u64* b) {
+    if (gridDim.x % PAIR || PAIR == 1) broken("a block without a pair");
+    const Peer peer(b);
+    mbarrier_arrive(peer.there<u64>());
+}
+inline void pair_barrier() {
+    static std::vector<NamedBarrier> barriers;
+    barriers.resize(blocks_.size());
+    const u32 pair = blockIdx.x / PAIR;
+    const unsigned generation = barriers[pair].generation;
+    ++progress_;
+    if (++barriers[pair].count == PAIR * blockDim.x) {
+        barriers[pair].count = 0;
+        ++barriers[pair].generation;
+    } else {
+        while (barriers[pair].generation == generation) yield_("its pair");
+    }
+}
 inline bool mbarrier_test(u64* b, u32 parity) { yield_("an mbarrier"); return barrier_at(b).phase != parity; }
 inline bool mbarrier_passed(u64* b, u32 parity) { return mbarrier_test(b, parity); }
 
@@ -124,6 +150,14 @@ inline void tensor_load_(u32 shared, const void* map, u64* full, const i32 (&c)[
     struct C { i32 c[5]; } at; memcpy(at.c, c, sizeof c);
     in_flight_.push_back([=] { box_(m, block, shared, at.c, false); land_(full, bytes); });
 }
+// To both blocks of the pair; each at a time of its own.
+inline void tensor_share_(u32 shared, const void* map, u64* full, const i32 (&c)[5], u32 rank) {
+    tensor_load_(shared, map, full, c, rank);
+    const Peer peer(full);
+    tensor_load_(shared, map, peer.there<u64>(), c, rank);
+}
+inline void tensor_share_3d(u32 s, const void* m, u64* f, i32 a, i32 b, i32 c) { tensor_share_(s, m, f, {a, b, c, 0, 0}, 3); }
+inline void tensor_share_5d(u32 s, const void* m, u64* f, i32 a, i32 b, i32 c, i32 d, i32 e) { tensor_share_(s, m, f, {a, b, c, d, e}, 5); }
 inline void tensor_load_2d(u32 s, const void* m, u64* f, i32 a, i32 b) { tensor_load_(s, m, f, {a, b, 0, 0, 0}, 2); }
 inline void tensor_load_3d(u32 s, const void* m, u64* f, i32 a, i32 b, i32 c) { tensor_load_(s, m, f, {a, b, c, 0, 0}, 3); }
 inline void tensor_load_4d(u32 s, const void* m, u64* f, i32 a, i32 b, i32 c, i32 d) { tensor_load_(s, m, f, {a, b, c, d, 0}, 4); }
