@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -11,6 +12,7 @@ import numpy as np
 
 from dla.emulator.device import source
 from dla.emulator.device.gpu import HOPPER, architecture_for
+from dla.emulator.device.layout import BLOCK_THREADS, PAIR
 from dla.emulator.device.paths import Target
 from dla.isa.errors import BackendError
 
@@ -25,7 +27,7 @@ class Kernel:
     function: Any  # cupy.cuda.Function
     prepare: Any  # cupy.cuda.Function: runs once for each program
     shared_bytes: int
-    blocks: int  # one for each multiprocessor
+    blocks: int  # one for each multiprocessor, all of them at the same time
     architecture: str
 
     @property
@@ -90,6 +92,8 @@ def kernel(
         raise BackendError(f"the machine needs {shared_bytes} bytes of shared memory per block, the GPU has {limit}")
     function.max_dynamic_shared_size_bytes = prepare.max_dynamic_shared_size_bytes = shared_bytes
     blocks = cupy.cuda.Device().attributes["MultiProcessorCount"]
+    if target == HOPPER:
+        blocks = min(blocks, PAIR * _resident_pairs(function.kernel.ptr, blocks, shared_bytes))
     COMPILED[device, target, checked, only] = Kernel(function, prepare, shared_bytes, blocks, target)
     return COMPILED[device, target, checked, only]
 
@@ -99,3 +103,26 @@ def _read_global(cupy: Any, module: Any, name: str, size: int) -> bytes:
     host = np.empty(size, np.uint8)
     cupy.cuda.runtime.memcpy(host.ctypes.data, pointer.ptr, size, cupy.cuda.runtime.memcpyDeviceToHost)
     return host.tobytes()
+
+
+class _LaunchConfig(ctypes.Structure):
+    """CUlaunchConfig of the CUDA driver API."""
+
+    _fields_ = (
+        ("grid", ctypes.c_uint * 3), ("block", ctypes.c_uint * 3), ("shared_bytes", ctypes.c_uint),
+        ("stream", ctypes.c_void_p), ("attributes", ctypes.c_void_p), ("attribute_count", ctypes.c_uint),
+    )  # fmt: skip
+
+
+def _resident_pairs(function: int, blocks: int, shared_bytes: int) -> int:
+    """Pairs of blocks of `function` that run at the same time; what waits for others must not be one of the rest."""
+    config = _LaunchConfig((blocks - blocks % PAIR, 1, 1), (BLOCK_THREADS, 1, 1), shared_bytes, None, None, 0)
+    pairs = ctypes.c_int()
+    status = ctypes.CDLL("libcuda.so.1").cuOccupancyMaxActiveClusters(
+        ctypes.byref(pairs), ctypes.c_void_p(function), ctypes.byref(config)
+    )
+    if status or pairs.value == 0:
+        raise BackendError(
+            f"the GPU does not run the machine's pairs of blocks (status {status})", hint="run `dla doctor`"
+        )
+    return pairs.value

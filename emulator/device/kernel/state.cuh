@@ -133,6 +133,12 @@ DEV Shared& shared_state() { return *reinterpret_cast<Shared*>(shared_memory + S
 DEV bool stopped(const Shared& shared) { return *reinterpret_cast<const volatile u32*>(&shared.stop) != 0; }
 DEV void stop(Shared& shared) { *reinterpret_cast<volatile u32*>(&shared.stop) = 1; }
 
+// The instruction that this worker's warp is at.
+DEV u32 present_instruction() {
+    const Shared& shared = shared_state();
+    return shared.works[shared.workers[threadIdx.x / WARP - CONTROLLER_WARPS].taken % WORKS].instruction;
+}
+
 // What a tile's code sees of its block: 256 threads that may synchronise, and shared memory of its own.
 // It holds nothing, so that passing it on costs nothing.
 struct Block {
@@ -144,12 +150,6 @@ struct Block {
     DEV const Launch* launch() const { return shared_state().launch; }
     DEV void sync() const { named_barrier(WORKER_BARRIER, WORKER_THREADS); }
 };
-
-// The instruction that the calling worker is at: each warp has its own place, others may not have come to the work yet.
-DEV u32 present_instruction() {
-    const Shared& shared = shared_state();
-    return shared.works[shared.workers[Block().warp()].taken % WORKS].instruction;
-}
 
 // Claims the report for the first trap of a launch, and tells every block to stop.
 DEV_CALL void raise(const Launch* launch, u32 category, u32 instruction, u32 a = 0, u32 b = 0, u32 c = 0, u32 d = 0, u32 e = 0) {

@@ -6,12 +6,17 @@ import numpy as np
 import pytest
 
 from dla.assembler import assemble
+from dla.emulator.compare import compare
+from dla.emulator.device.paths import gemm
+from dla.emulator.device.paths.choices import Offer
+from dla.emulator.device.paths.gemm import Choice, Tile
+from dla.isa.dtypes import DType
 from dla.isa.errors import Trap
 from dla.isa.table import Role, Row
 from dla.tests.emulator.device import cpu_machine
 from dla.tests.emulator.device.cpu_machine import CpuSession
 from dla.tests.emulator.device.random_batch import Batch
-from dla.tests.emulator.device.random_instructions import draft
+from dla.tests.emulator.device.random_instructions import draft, values
 from dla.tests.emulator.device.test_differential import TENSOR_ROWS, describe, report, run, violations
 
 pytestmark = pytest.mark.skipif(cpu_machine.COMPILER is None, reason="no g++, which compiles the kernel for the CPU")
@@ -93,6 +98,37 @@ def test_a_trap_in_the_middle_ends_the_run():
     with pytest.raises(Trap) as raised:
         CpuSession(assemble(text), hopper=True).run({})
     assert raised.value.category == "arithmetic"
+
+
+TRAP_BETWEEN_PAIRS = """
+.input x : bf16[600, 640]
+.input w : bf16[640, 256]
+.input i : i32[64]
+.output y : bf16[600, 256]
+.output g : bf16[64, 256]
+.output v : bf16[600, 256]
+main:
+    GEMM y, x, w
+    GATHER g, y, i axis=0
+    GEMM v, x, w
+    HALT
+"""
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_trap_in_one_block_of_a_pair_ends_the_other(monkeypatch, seed):
+    """Where a product waits for the other block's share of its stages, which will not come."""
+    choice = Choice(Tile(128, 128), 1, "b")
+    monkeypatch.setattr(gemm, "offers", lambda *_shape, **_which: (Offer(choice, 0.0),))
+    session = CpuSession(assemble(TRAP_BETWEEN_PAIRS), hopper=True, seed=seed)
+    rng = np.random.default_rng(seed)
+    inputs = {name: values(rng, session.program.by_name[name].descriptor.bounds, DType.BF16) for name in "xw"}
+    index = rng.integers(0, 600, 64).astype(np.int32)
+    with pytest.raises(Trap) as raised:
+        session.run(inputs | {"i": np.where(np.arange(64) == 10 * seed, 600, index).astype(np.int32)})
+    assert (raised.value.category, raised.value.instruction) == ("index", 1)
+    again = inputs | {"i": index}
+    assert all(c.ok for c in compare(session.program, again, session.run(again)))
 
 
 def test_more_instructions_than_counters():
