@@ -19,7 +19,6 @@ struct Kept {
 // The workers of a block as the hot paths see them: 8 warps, and the stages that the loader filled for the present work.
 struct Workers {
     RingPlace place;
-    u32 kind = OWN_STAGES;  // of the stages
 
     // The work, by an address worked out anew: what is read through it is not kept in registers over a main loop.
     DEV const Work& work() const { return Kept::shared().works[Kept::taken() % WORKS]; }
@@ -48,13 +47,13 @@ struct Workers {
         return shared_address(shared_memory) + stage.offset();
     }
     // Waits for the bytes of a stage; after a trap they may be missing.
-    DEV void wait(const Stage& stage) const {
+    DEV void wait(const Stage& stage, u32 kind = OWN_STAGES) const {
         while (!mbarrier_test(&shared_state().stages[kind].full[stage.barrier()], stage.parity())) {
             if (stopped(shared_state())) return;
         }
     }
     // Called by every warp once it is done with the stage.
-    DEV void release(const Stage& stage) const {
+    DEV void release(const Stage& stage, u32 kind = OWN_STAGES) const {
         u64* empty = &shared_state().stages[kind].empty[stage.barrier()];
         warp_arrive(empty);
         if (kind == SHARED_STAGES && lane() < ARRIVING_LANES) mbarrier_arrive_there(empty);

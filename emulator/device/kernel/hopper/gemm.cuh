@@ -56,7 +56,7 @@ struct HopperProducts {
     DEV u32 granules() const { return (left_bytes() + right_bytes()) / GRANULE_BYTES; }
     DEV TileLayout layout(u32 warpgroup) const {
         const u32 slices = schedule().slices, lines = schedule().tile_columns / 2;  // of b, for each of two side by side
-        TileLayout l{granules(), slices, 0, left_bytes(), schedule().tile_rows * LINE_BYTES, schedule().tile_columns * LINE_BYTES};
+        TileLayout l{in_pairs() ? SHARED_STAGES : OWN_STAGES, granules(), slices, 0, left_bytes(), schedule().tile_rows * LINE_BYTES, schedule().tile_columns * LINE_BYTES};
         if (beside()) l.right_offset += warpgroup * lines * LINE_BYTES * (has(B_ACROSS) ? slices : 1);
         else l.left_offset = warpgroup * GRANULE_BYTES * (a_by_groups() ? slices : 1);
         if (a_by_groups()) l.left_slice = GRANULE_BYTES;
@@ -65,53 +65,55 @@ struct HopperProducts {
     }
 };
 
-// Starts the copies of one operand's part of each stage of a tile: one box with all of it or, where no map has 64 of the
-// inner dim for one dim, a box for each 64 of them. Of a shared operand each block of the pair brings half, to both.
-struct OperandLoader {
+// Starts the copies of one operand's part of the stages of a tile, stage after stage: one box with all of it or, where no map
+// has 64 of the inner dim for one dim, a box for each 64 of them. Of a shared operand each block of the pair brings half, to
+// both.
+template <bool BATCHES> struct OperandLoader {
     const void* map;
+    u32 offset;                             // bytes from a stage's start to where the copies go
     u32 boxes, box_bytes;
-    bool across, whole, halved;
-    u32 begin, offset;                      // of this block's half: its first row, and bytes
-    i32 inner, outer, last;                 // coordinates of the next stage: 0, the first two, and the last one
+    bool halved;
+    i32 inner, outer, last;                 // coordinates in the map: the first two, and the last one
     i32 inner_step, outer_step, last_step;  // from stage to stage
     i32 batch[3];
 
-    DEV OperandLoader(const HopperProducts& p, u32 map_index, u32 bytes, bool is_across, bool is_whole, bool is_shared)
-        : map(p.map(map_index)), across(is_across), whole(is_whole), halved(is_shared), begin(0), offset(0),
-          inner(0), outer(0), last(0), batch{0, 0, 0} {
+    // For operand 0 (a) or 1 (b) of `item`.
+    DEV OperandLoader(const HopperProducts& p, u32 operand, const ProductItem& item) : batch{0, 0, 0} {
+        const bool right = operand == 1, across = p.has(right ? B_ACROSS : A_ACROSS), whole = p.has(right ? B_WHOLE : A_WHOLE);
+        const i32 slices = p.schedule().slices, depth = item.first_stage * slices * DEPTH;
+        u32 bytes = right ? p.right_bytes() : p.left_bytes(), row = right ? item.column : item.row;
+        map = p.map(right ? p.schedule().b_map : p.schedule().a_map);
+        offset = right ? p.left_bytes() : 0;
+        halved = p.has(right ? B_SHARED : A_SHARED);
         if (halved) {
             bytes /= 2;
-            offset = blockIdx.x % PAIR * bytes;
-            begin = offset / (LINE_BYTES * p.schedule().slices);
+            const u32 mine = blockIdx.x % PAIR * bytes;
+            offset += mine;
+            row += mine / (LINE_BYTES * slices);
         }
-        const i32 slices = p.schedule().slices;
         boxes = whole ? 1 : across ? bytes / (GRANULE_BYTES * slices) : slices;
         box_bytes = bytes / boxes;
-        inner_step = across || whole ? 0 : slices * DEPTH;
-        outer_step = across ? slices * DEPTH : 0;
-        last_step = across || !whole ? 0 : slices;
-    }
-    // Goes to the tile whose first row (of M or N) is `row`, and to `depth`.
-    DEV void seek(u32 row, u32 depth) {
-        row += begin;
+        if (BATCHES) p.coordinates(item.batch, operand, batch);
         inner = across ? row : depth;
         outer = across ? depth : row;
         last = whole ? inner / DEPTH : batch[2];
         if (whole) inner = 0;
+        inner_step = across || whole ? 0 : slices * DEPTH;
+        outer_step = across ? slices * DEPTH : 0;
+        last_step = across || !whole ? 0 : slices;
     }
-    // Starts the copies for one stage, and goes to the next.
-    template <bool BATCHES> DEV void load(u32 shared, u64* full) {
+    // For one stage; then goes to the next.
+    DEV void load(u32 stage, u64* full) {
         i32 at = inner;
-        u32 left = boxes;
-        shared += offset;
+        u32 to = stage + offset, left = boxes;
 #pragma unroll 1
         do {
-            if (BATCHES && halved) tensor_share_5d(shared, map, full, at, outer, batch[0], batch[1], last);
-            else if (BATCHES) tensor_load_5d(shared, map, full, at, outer, batch[0], batch[1], last);
-            else if (halved) tensor_share_3d(shared, map, full, at, outer, last);
-            else tensor_load_3d(shared, map, full, at, outer, last);
+            if (BATCHES && halved) tensor_share_5d(to, map, full, at, outer, batch[0], batch[1], last);
+            else if (BATCHES) tensor_load_5d(to, map, full, at, outer, batch[0], batch[1], last);
+            else if (halved) tensor_share_3d(to, map, full, at, outer, last);
+            else tensor_load_3d(to, map, full, at, outer, last);
             at += DEPTH;
-            shared += box_bytes;
+            to += box_bytes;
         } while (--left != 0);
         inner += inner_step;
         outer += outer_step;
@@ -132,7 +134,6 @@ struct HopperGemm {
 
     static DEV void run(Workers& me) {
         me.wait_placed();
-        me.kind = in_pairs(me.work()) ? SHARED_STAGES : OWN_STAGES;
         if (!me.wait_ready()) return;
         for (u32 item = me.work().first_tile; item < me.work().tiles; item = Kept::place().tile + gridDim.x) {
             __syncwarp();  // every lane has read which tile was the last one
@@ -148,47 +149,41 @@ struct HopperGemm {
 
   private:
     template <bool BATCHES> static DEV void load_items(const HopperProducts& p, Loader& loader) {
-        const ProductTiles tiles = p.tiles();
-        const u32 granules = p.granules(), scratch = p.schedule().scratch, items = p.work.tiles, stage_depth = p.schedule().slices * DEPTH;
-        const u32 left_bytes = p.left_bytes(), bytes = left_bytes + p.right_bytes();
-        OperandLoader a(p, p.schedule().a_map, left_bytes, p.has(A_ACROSS), p.has(A_WHOLE), p.has(A_SHARED));
-        OperandLoader b(p, p.schedule().b_map, p.right_bytes(), p.has(B_ACROSS), p.has(B_WHOLE), p.has(B_SHARED));
         bool ready = !p.has(B_CONSTANT);
         if (ready) loader.wait_ready();
 #pragma unroll 1
-        for (u32 item = p.work.first_tile; item < items; item += gridDim.x) {
-            const ProductItem at = tiles.at(item);
-            if (BATCHES) {
-                p.coordinates(at.batch, 0, a.batch);
-                p.coordinates(at.batch, 1, b.batch);
-            }
-            a.seek(at.row, at.first_stage * stage_depth);
-            b.seek(at.column, at.first_stage * stage_depth);
-            u32 left = at.stages;
-            if (!ready) {
-                // What nothing in the program writes is on its way before it is known that the rest can be read.
-                RingPlace behind = loader.place;
-                Stage stage;
-                for (u32 early = 0; early < left && loader.has_room(behind, granules); ++early) {
-                    if (!loader.claim(stage, granules, bytes)) return;
-                    b.load<BATCHES>(loader.address(stage) + left_bytes, loader.full(stage));
-                }
-                loader.wait_ready();
-                ready = true;
-                for (; behind.sequence != loader.place.sequence; --left) {
-                    stage = behind.next(granules);
-                    a.load<BATCHES>(loader.address(stage), loader.full(stage));
-                }
-            }
-            const bool filled = loader.fill(left, granules, bytes, [&](u32 to, u64* full) {
-                a.load<BATCHES>(to, full);
-                b.load<BATCHES>(to + left_bytes, full);
-            });
-            if (!filled) return;
-            Stage stage;
-            if (scratch && !loader.claim(stage, scratch, 0)) return;
+        for (u32 item = p.work.first_tile; item < p.work.tiles; item += gridDim.x) {
+            if (!load_item<BATCHES>(p, p.tiles().at(item), loader, ready)) return;
+            ready = true;
         }
         if (p.in_pairs()) loader.wait_full();
+    }
+
+    // False if the run is over.
+    template <bool BATCHES> static DEV bool load_item(const HopperProducts& p, const ProductItem& item, Loader& loader, bool ready) {
+        OperandLoader<BATCHES> a(p, 0, item), b(p, 1, item);
+        const u32 granules = p.granules(), bytes = granules * GRANULE_BYTES;
+        u32 left = item.stages;
+        if (!ready) {
+            // What nothing in the program writes is on its way before it is known that the rest can be read.
+            RingPlace behind = loader.place;
+            Stage stage;
+            for (u32 early = 0; early < left && loader.has_room(behind, granules); ++early) {
+                if (!loader.claim(stage, granules, bytes)) return false;
+                b.load(loader.address(stage), loader.full(stage));
+            }
+            loader.wait_ready();
+            for (; behind.sequence != loader.place.sequence; --left) {
+                stage = behind.next(granules);
+                a.load(loader.address(stage), loader.full(stage));
+            }
+        }
+        const bool filled = loader.fill(left, granules, bytes, [&](u32 stage, u64* full) {
+            a.load(stage, full);
+            b.load(stage, full);
+        });
+        Stage scratch;
+        return filled && (p.schedule().scratch == 0 || loader.claim(scratch, p.schedule().scratch, 0));
     }
 
     // Where a warp's part of a tile lies in the result, and how wide it is.

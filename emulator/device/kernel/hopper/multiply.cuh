@@ -23,6 +23,7 @@ DEV u64 matrix_descriptor(u32 low) {
 // side (each reads the same 64 rows of a, and its own columns of b). In a stage a comes before b; of an operand that lies
 // along the depth, each slice has all rows; of one across, each 64 rows have all slices.
 struct TileLayout {
+    u32 kind;          // of stages
     u32 granules;      // of a stage
     u32 slices;        // of a stage
     u32 left_offset;   // bytes from the stage's start to this warpgroup's part of a
@@ -50,7 +51,7 @@ DEV void multiply(f32 (&sums)[SUMS], const TileLayout& layout, u32 stages, Worke
         const u32 address = me.next(stage, layout.granules);
         u32 a = descriptor_low(address + layout.left_offset, layout.apart());
         u32 b = descriptor_low(address + layout.right_offset, layout.apart());
-        me.wait(stage);
+        me.wait(stage, layout.kind);
 #pragma unroll 1
         for (u32 slice = 0; slice < layout.slices; ++slice) {
             warpgroup_fence();
@@ -60,7 +61,7 @@ DEV void multiply(f32 (&sums)[SUMS], const TileLayout& layout, u32 stages, Worke
             }
             warpgroup_commit();
             warpgroup_wait<1>();
-            if (slice == 0 && i != 0) me.release(before);
+            if (slice == 0 && i != 0) me.release(before, layout.kind);
             a += layout.left_slice >> 4;
             b += layout.right_slice >> 4;
         }
@@ -69,6 +70,6 @@ DEV void multiply(f32 (&sums)[SUMS], const TileLayout& layout, u32 stages, Worke
     warpgroup_wait<0>();
 #pragma unroll
     for (u32 i = 0; i < COLUMNS / 2; ++i) pin(sums[i]);
-    if (stages != 0) me.release(before);
+    if (stages != 0) me.release(before, layout.kind);
 }
 #endif
