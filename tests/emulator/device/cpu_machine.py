@@ -35,8 +35,7 @@ from dla.isa.errors import Trap
 from dla.isa.program import Program
 
 COMPILER = shutil.which("g++") if platform.machine() == "x86_64" else None  # switching fibers is assembly
-BLOCKS = {False: 3, True: 4}
-"""By whether there are hot paths: those need pairs of blocks."""
+BLOCKS = 4  # two pairs
 _FOLDER = Path(__file__).parent / "on_cpu"
 _OPTIONS = ("-std=c++17", "-O1", "-fPIC", "-shared", "-fno-strict-aliasing", "-mfma", "-mf16c", "-w")
 _SPARE = 4096
@@ -93,14 +92,13 @@ class CpuSession:
         self.timeout_ns = 10**9
         self.expected_base = 0
         self._library = library(hopper=hopper, checked=checked)
-        self._blocks = BLOCKS[hopper]
         self._kept: list[Array] = []
         self._segments = {s: self._room(program.segment_bytes.get(s, 0) + _SPARE) for s in Segment}
         bases = {segment: memory.ctypes.data for segment, memory in self._segments.items()}
         for block in weights.blocks(program):
             data = np.ascontiguousarray(block.data).reshape(-1).view(np.uint8)
             self._segments[Segment.CONST][block.offset : block.offset + data.size] = data
-        self.plan = plan.build(program, bases, Target(self._blocks, hopper=hopper), choices)
+        self.plan = plan.build(program, bases, Target(BLOCKS, hopper=hopper), choices)
         self._launch = np.zeros((), LAUNCH.dtype)
         maps = self._room(max(1, len(self.plan.maps)) * 128)
         for index, tensor_map in enumerate(self.plan.maps):
@@ -121,7 +119,7 @@ class CpuSession:
             self._launch[name] = table.ctypes.data
             self._kept.append(table)
         self._launch["instructions"], self._launch["world"] = len(program.instructions), 1
-        assert self._library.run_prepare(ctypes.c_void_p(self._launch.ctypes.data), self._blocks) == 0
+        assert self._library.run_prepare(ctypes.c_void_p(self._launch.ctypes.data), BLOCKS) == 0
 
     def set_state(self, values: Mapping[str, Any]) -> None:
         """Overwrite the named state tensors."""
@@ -147,7 +145,7 @@ class CpuSession:
         for symbol in self.program.dims:
             self._registers[symbol.register] = bound.dims[symbol.name]
         self._launch["expected_base"], self._launch["timeout_ns"] = self.expected_base, self.timeout_ns
-        status = self._library.run_machine(ctypes.c_void_p(self._launch.ctypes.data), self._blocks, self.seed)
+        status = self._library.run_machine(ctypes.c_void_p(self._launch.ctypes.data), BLOCKS, self.seed)
         assert status == 0, "the emulated device says above what is wrong"
         report = self._report[0].copy()
         self._report[:] = np.zeros(1, REPORT.dtype)
