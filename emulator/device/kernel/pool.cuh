@@ -1,4 +1,4 @@
-// POOL: the largest or the mean of sliding windows (a thread per element, or per eight channels), or of all positions.
+// POOL: the largest or the mean of sliding windows (a thread per element, or per 16 bytes of channels), or of all positions.
 #pragma once
 #include "arithmetic.cuh"
 #include "fold.cuh"
@@ -73,15 +73,43 @@ struct PoolDims : SameDims {
     }
 };
 
-// Eight channels at a time. All loads of a window of up to AT_ONCE elements are under way together.
+// The largest of each of the elements in 16 bytes of two tensors.
+DEV uint4 largest_of(u32 dtype, const uint4& a, const uint4& b) {
+    const u32 p[4] = {a.x, a.y, a.z, a.w}, q[4] = {b.x, b.y, b.z, b.w};
+    u32 r[4];
+    if (dtype == DTYPE_BF16) {
+#pragma unroll
+        for (u32 k = 0; k < 4; ++k) r[k] = max_nan_bf16x2(p[k], q[k]);
+    } else if (dtype == DTYPE_F16) {
+#pragma unroll
+        for (u32 k = 0; k < 4; ++k) r[k] = max_nan_f16x2(p[k], q[k]);
+    } else {
+#pragma unroll
+        for (u32 k = 0; k < 4; ++k) r[k] = __float_as_uint(maximum(__uint_as_float(p[k]), __uint_as_float(q[k])));
+    }
+    return make_uint4(r[0], r[1], r[2], r[3]);
+}
+// -infinity, as often as it fits in a word.
+DEV u32 least_words(u32 dtype) { return dtype == DTYPE_BF16 ? 0xff80ff80u : dtype == DTYPE_F16 ? 0xfc00fc00u : 0xff800000u; }
+
+// Adds the elements in 16 bytes to sums, and makes 16 bytes of sums: eight, or four of f32.
+DEV void add_elements(u32 dtype, const uint4& raw, f32 (&sums)[VECTOR]) {
+    f32 v[VECTOR];
+    RawVector{raw, make_uint4(0, 0, 0, 0)}.unpack(dtype, v);
+#pragma unroll
+    for (u32 k = 0; k < VECTOR; ++k) sums[k] += v[k];
+}
+
+// 16 bytes of neighbouring channels at a time. All loads of a window of up to AT_ONCE elements are under way together.
 DEV_CALL void pool_vectors(const PoolArgs& args, u32 tile, const Block& block) {
     constexpr u32 AXES = Merged<2>::AXES, AT_ONCE = 9;
     const Streams<2> all(args.work);
     const Tensor& x = all.tensors[1];
     const bool max = args.sub() == POOL_MAX, flat = x.rank == 3;
-    const u32 axis = x.rank - 1, size = args.window(0) * args.window(1);
+    const u32 axis = x.rank - 1, size = args.window(0) * args.window(1), dtype = x.dtype;
     const i64 to_column = x.strides[axis - 1] * x.item_bytes, to_row = flat ? 0 : x.strides[1] * x.item_bytes;
     const i64 column_step = to_column * args.dilations(1), row_step = to_row * args.dilations(0);
+    const u32 nothing = max ? least_words(dtype) : 0;  // changes no result
     walk_units<AXES>(all, tile, block, [&](const Merged<2>::Place& p) {
         const i32 column = p.index[1], row = flat ? 0 : p.index[2];
         const WindowAxis across(column, args.strides(1), args.pads(1), args.dilations(1), args.window(1), x.dims[axis - 1]);
@@ -90,37 +118,37 @@ DEV_CALL void pool_vectors(const PoolArgs& args, u32 tile, const Block& block) {
                           (down.first - row * args.strides(0)) * to_row;
         const i64 to_next_row = row_step - static_cast<i64>(across.taps - 1) * column_step;
         const u32 taps = across.taps * down.taps;
-        f32 total[VECTOR];
-#pragma unroll
-        for (u32 k = 0; k < VECTOR; ++k) total[k] = max ? -infinity() : 0.0f;
+        uint4 result = make_uint4(nothing, nothing, nothing, nothing);
+        f32 sums[VECTOR] = {};
         u32 at = 0;  // along the row
 #pragma unroll 1
         for (u32 first = 0; first < taps; first += AT_ONCE) {
-            RawVector raw[AT_ONCE];
+            uint4 raw[AT_ONCE];
 #pragma unroll
             for (u32 t = 0; t < AT_ONCE; ++t) {
-                raw[t] = max && t > 0 ? raw[0] : RawVector::none();  // which changes nothing
+                raw[t] = make_uint4(nothing, nothing, nothing, nothing);
                 if (first + t >= taps) continue;
-                raw[t] = RawVector::load_inside(x, tap);
+                if (all.holds(1, tap, VECTOR_BYTES)) raw[t] = *reinterpret_cast<const uint4*>(tap);
                 at += 1;
                 tap += at == across.taps ? to_next_row : column_step;
                 if (at == across.taps) at = 0;
             }
+            if (max) {
 #pragma unroll
-            for (u32 t = 0; t < AT_ONCE; ++t) {
-                f32 v[VECTOR];
-                raw[t].unpack(all.dtype[1], v);
+                for (u32 t = 0; t < AT_ONCE; ++t) result = largest_of(dtype, result, raw[t]);
+            } else {
 #pragma unroll
-                for (u32 k = 0; k < VECTOR; ++k) total[k] = max ? maximum(total[k], v[k]) : total[k] + v[k];
+                for (u32 t = 0; t < AT_ONCE; ++t) add_elements(dtype, raw[t], sums);
             }
         }
         if (!max) {
             const f32 count = static_cast<f32>(args.count_include_pad() ? size : taps);
 #pragma unroll
-            for (u32 k = 0; k < VECTOR; ++k) total[k] = total[k] / count;
+            for (u32 k = 0; k < VECTOR; ++k) sums[k] /= count;
+            result = RawVector::pack(dtype, sums).low;
         }
         char* to = all.at<AXES>(0, p);
-        if (holds_vector(all.tensors[0], to)) RawVector::pack(all.dtype[0], total).store(to, all.dtype[0]);
+        if (all.holds(0, to, VECTOR_BYTES)) *reinterpret_cast<uint4*>(to) = result;
     });
 }
 
@@ -162,7 +190,8 @@ struct PoolHandler {
             const u32 axis = x.rank - 1;
             if (x.strides[axis] != 1 || !positions.even || !args.out().contiguous || !aligned_for_vectors(args.out())) return;
             reinterpret_cast<Folds&>(kept).measure(x, x.dims[0], x.strides[0], positions.count, positions.stride, x.dims[axis]);
-        } else if (is_float(x.dtype) && is_float(args.out().dtype) && kept.measure_as(PoolDims(args), VECTOR, 1)) {
+        } else if (is_float(x.dtype) && args.out().dtype == x.dtype &&
+                   kept.measure_as(PoolDims(args), VECTOR_BYTES / x.item_bytes, 1)) {
             kept.way = kept.singles == 0 && kept.neighbours(0) && kept.neighbours(1) ? WAY_WINDOWS : 0;
         }
     }

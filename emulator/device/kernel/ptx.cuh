@@ -226,6 +226,17 @@ DEV f32 min_nan(f32 a, f32 b) {
     asm("min.NaN.f32 %0, %1, %2;" : "=f"(y) : "f"(a), "f"(b));
     return y;
 }
+// The same for two neighbouring 16-bit elements in one register.
+DEV u32 max_nan_bf16x2(u32 a, u32 b) {
+    u32 y;
+    asm("max.NaN.bf16x2 %0, %1, %2;" : "=r"(y) : "r"(a), "r"(b));
+    return y;
+}
+DEV u32 max_nan_f16x2(u32 a, u32 b) {
+    u32 y;
+    asm("max.NaN.f16x2 %0, %1, %2;" : "=r"(y) : "r"(a), "r"(b));
+    return y;
+}
 
 // ---- number conversions ----
 DEV f32 f32_from_f16(u16 h) {

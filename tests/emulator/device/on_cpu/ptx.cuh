@@ -273,6 +273,12 @@ inline f32 fast_exp2(f32 x) { return std::exp2(x); }
 inline f32 fast_reciprocal(f32 x) { return 1.0f / x; }
 inline f32 max_nan(f32 a, f32 b) { return isnan(a) || isnan(b) ? NAN : a > b ? a : b; }
 inline f32 min_nan(f32 a, f32 b) { return isnan(a) || isnan(b) ? NAN : a < b ? a : b; }
+inline u32 max_nan_bf16x2(u32 a, u32 b) {
+    return pack_bf16(max_nan(f32_from_bf16(a), f32_from_bf16(b)), max_nan(f32_from_bf16(a >> 16), f32_from_bf16(b >> 16)));
+}
+inline u32 max_nan_f16x2(u32 a, u32 b) {
+    return pack_f16(max_nan(f32_from_f16(a), f32_from_f16(b)), max_nan(f32_from_f16(a >> 16), f32_from_f16(b >> 16)));
+}
 template <class F> void mma_any(f32 (&d)[4], const u32 (&a)[4], u32 b0, u32 b1, F to) {
     WarpState& w = warp_();
     const u32 l = lane_();
