@@ -23,7 +23,7 @@ struct ResizeHandler {
 
     static DEV void prepare(const ResizeArgs& args, Kept& all) {
         const Tensor& out = args.out();
-        bool fits = is_float(out.dtype) && is_float(args.x().dtype) && is_float(args.weights().dtype);
+        bool fits = is_float(out.dtype) && is_float(args.x().dtype);
         fits &= args.indices().contiguous && args.weights().contiguous;
         all.way = 0;
         if (!fits || !all.measure_as(ResizeDims(args), VECTOR, MAX_RANK)) return;
@@ -61,22 +61,26 @@ struct ResizeHandler {
         const Streams<3> all(args.work);
         const Tensor& x = all.tensors[1];
         const Tensor& indices = all.tensors[2];
+        const Tensor& weights = args.weights();
         const u32 axis = args.axis(), lines = x.dims[axis], terms = indices.dims[1], dtype = all.dtype[1];
         const i64 pitch = x.strides[axis] * x.item_bytes;
+        const u32 wide = all.dtype[2] == DTYPE_I64;
+        const char* const weight_table = in_global(weights.data);
         // The first term of a position, in the tables.
-        const auto first_term = [&](const Place& p) {
-            return static_cast<u32>(all.at<AXES>(2, p) - all.data[2]) / (all.dtype[2] == DTYPE_I64 ? 8u : 4u);
-        };
+        const auto first_term = [&](const Place& p) { return static_cast<u32>(all.at<AXES>(2, p) - all.data[2]) >> (2 + wide); };
         // The elements of x of term `i`; null after a trap.
         const auto source = [&](const Place& p, u32 i) -> const char* {
-            const i64 picked = load_i64(indices, i);
+            const char* index = all.data[2] + (static_cast<u64>(i) << (2 + wide));
+            if (!in_bounds(indices, index)) return nullptr;
+            const i64 picked = wide ? *reinterpret_cast<const i64*>(index) : *reinterpret_cast<const i32*>(index);
             const char* from = all.at<AXES>(1, p) + picked * pitch;
             if (static_cast<u64>(picked) < lines) return holds_vector(x, from) ? from : nullptr;
             trap_index(picked, block);
             return nullptr;
         };
         const auto add = [&](f32 (&sum)[VECTOR], const RawVector& raw, u32 i) {
-            const f32 weight = load_f32(args.weights(), i);
+            const char* at = weight_table + static_cast<u64>(i) * sizeof(f32);
+            const f32 weight = in_bounds(weights, at) ? *reinterpret_cast<const f32*>(at) : 0.0f;
             f32 v[VECTOR];
             raw.unpack(dtype, v);
 #pragma unroll
@@ -108,15 +112,18 @@ struct ResizeHandler {
             all, tile, block,
             [&](const Place& p, char* slot) {
                 const u32 first = first_term(p);
-#pragma unroll 1
-                for (u32 k = 0; k < terms; ++k)
-                    if (const char* from = source(p, first + k)) fetch_vector(from, dtype, slot + 2 * k * LAYER, LAYER, true);
+#pragma unroll
+                for (u32 k = 0; k < FEW; ++k) {
+                    const char* from = k < terms ? source(p, first + k) : nullptr;
+                    if (from) fetch_vector(from, dtype, slot + 2 * k * LAYER, LAYER, true);
+                }
             },
             [&](const Place& p, const char* slot) {
                 const u32 first = first_term(p);
                 f32 sum[VECTOR] = {};
-#pragma unroll 1
-                for (u32 k = 0; k < terms; ++k) add(sum, fetched_vector(slot + 2 * k * LAYER, LAYER, dtype), first + k);
+#pragma unroll
+                for (u32 k = 0; k < FEW; ++k)
+                    if (k < terms) add(sum, fetched_vector(slot + 2 * k * LAYER, LAYER, dtype), first + k);
                 write(p, sum);
             });
     }
