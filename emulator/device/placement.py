@@ -19,10 +19,14 @@ MOST_LOOKED_AT = 16
 
 @dataclass(frozen=True)
 class Share:
-    """What an instruction has for the blocks: so many tiles, about. `ahead`: copies run ahead of what it waits for."""
+    """What an instruction has for the blocks: so many tiles, about. `ahead`: copies run ahead of what it waits for.
+
+    Where so many blocks work `together`, it begins at a multiple of that.
+    """
 
     tiles: int
     ahead: bool = False
+    together: int = 1
 
 
 def first_blocks(before: Sequence[Sequence[int]], shares: Sequence[Share | None], blocks: int) -> list[int]:
@@ -43,7 +47,7 @@ def first_blocks(before: Sequence[Sequence[int]], shares: Sequence[Share | None]
         beside = [ends[j] for j in range(since, index) if shares[j] is not None and j not in earlier]
         left = next((j for j in reversed(earlier) if j not in taken_over), None)
         if share.ahead:
-            places[index] = max([turn, *beside])
+            places[index] = -(-max([turn, *beside]) // share.together) * share.together
             turn = places[index] + share.tiles
         elif left is not None:
             taken_over.add(left)

@@ -87,8 +87,7 @@ def build(program: Program, bases: Mapping[Segment, int], target: Target, choice
     operands = _operands(tables, reach, bases)
     schedules = tuple(schedule(i, context) if i.row.operands else GENERIC for i in program.instructions)
     shares = [_share(*pair, target.blocks) for pair in zip(program.instructions, schedules, strict=True)]
-    first = np.array(first_blocks(before, shares, target.blocks), np.int64)
-    waits[:, 3] = first - first % np.array([s.together for s in schedules], np.int64)
+    waits[:, 3] = first_blocks(before, shares, target.blocks)
     headers = _headers(program, tables, schedules, waits, wait_lists)
     for header, entries in zip(headers, slots, strict=True):
         header["present"] = sum(1 << k for k, entry in enumerate(entries) if entry)
@@ -239,7 +238,7 @@ def _share(instruction: Instruction, schedule: Schedule, blocks: int) -> Share |
     if instruction.row.opcode not in _FOR_WORKERS:
         return None
     if schedule.tiles:
-        return Share(schedule.tiles, ahead=True)
+        return Share(schedule.tiles, ahead=True, together=schedule.together)
     most = max((d.elements for d in instruction.operands if d is not None), default=0)
     return Share(min(blocks, max(1, math.ceil(most / TILE_ELEMENTS))))
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 from dla.emulator.device import layout
 from dla.emulator.device.layout import PATH_GEMM, PRODUCT_SCHEDULE, WORKER_WARPS
@@ -144,9 +145,10 @@ def clocks(
     return costs.start + costs.open * (choice.blocks - 1) + waves * (stages * stage + finish)
 
 
+@lru_cache(maxsize=1024)
 def offers(
     rows: int, columns: int, batches: int, blocks: int, depth: int,
-    *, tiles: Sequence[Tile] = TILES, split: bool = True, pairs: bool = False,
+    *, tiles: tuple[Tile, ...] = TILES, split: bool = True, pairs: bool = False,
 ) -> tuple[Offer[Choice], ...]:  # fmt: skip
     """All ways with what they cost, the cheapest first; `pairs`: blocks may share operands."""
     most = math.ceil(depth / DEPTH) // 2 if split else 1

@@ -150,3 +150,9 @@ def test_the_tiles_that_places_are_derived_from_are_those_that_the_kernel_counts
     hot = session.plan.schedules[:4]
     assert counted[:5] == [*(schedule.tiles for schedule in hot), 1]
     assert [schedule.path for schedule in hot] == [PATH_GEMM, PATH_STREAM, PATH_FLASH, PATH_CONV]
+
+
+def test_pairs_of_blocks_begin_at_an_even_block():
+    """And what follows begins behind them."""
+    shares = [Share(3, ahead=True), Share(4, ahead=True, together=2), Share(2, ahead=True)]
+    assert first_blocks([[], [], []], shares, BLOCKS) == [0, 4, 8]
