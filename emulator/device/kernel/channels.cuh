@@ -106,7 +106,7 @@ struct NormChannels {
     }
     static DEV_CALL void at_once(const NormArgs& args, u32 tile, const Block& block) {
         const Streams<2> all(args.work);
-        walk_units<AXES>(all, tile, block, [&](const Place& p) {
+        one_unit<AXES>(all, tile, block, [&](const Place& p) {
             f32 v[VECTOR];
             RawVector::load_inside(all.tensors[1], all.at<AXES>(1, p)).unpack(all.dtype[1], v);
             ChannelVector(args, p.index[0]).apply(v);

@@ -60,7 +60,7 @@ struct GatherHandler {
             if (all.holds(0, to, VECTOR_BYTES)) *reinterpret_cast<uint4*>(to) = raw;
         };
         if (all.few())
-            return walk_units<USED>(all, tile, block, [&](const Place& p) {
+            return one_unit<USED>(all, tile, block, [&](const Place& p) {
                 if (const char* from = source(p)) store(p, *reinterpret_cast<const uint4*>(from));
             });
         fetch_units<USED, DEPTH, 1>(
@@ -81,10 +81,7 @@ struct GatherHandler {
             u64 rest = i;
 #pragma unroll 1
             for (i32 k = out.rank - 1; k >= 0; --k) {
-                const u32 size = static_cast<u32>(out.dims[k]);
-                const u64 next = rest >> 32 ? rest / size : static_cast<u32>(rest) / size;
-                const i64 at = static_cast<i64>(rest - next * size);
-                rest = next;
+                const i64 at = last_index(rest, out.dims[k]);
                 if (k < axis) from += at * x.strides[k];
                 else if (k < axis + index_rank) where += at * indices.strides[k - axis];
                 else from += at * x.strides[k - index_rank + 1];

@@ -229,7 +229,8 @@ struct NormHandler {
         const Tensor& mean = args.mean();
         const Tensor& var = args.var();
         for_each_element(block, tile, out.elements(), [&](i64 i) {
-            const i64 channel = i % x.dims[x.rank - 1];
+            u64 rest = i;
+            const i64 channel = last_index(rest, x.dims[x.rank - 1]);
             const f32 scale = rsqrtf(load_f32(var, channel * var.strides[0]) + args.eps());
             const f32 centre = load_f32(mean, channel * mean.strides[0]);
             store_f32(out, out.offset_of(i), normalise(args, load_f32(x, x.offset_of(i)), centre, scale, channel));

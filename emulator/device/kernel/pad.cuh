@@ -17,7 +17,7 @@ struct PadHandler {
                 return mirrored >= 0 && mirrored < n ? mirrored : -1;
             }
             case PAD_EDGE: return i < 0 ? 0 : n - 1;
-            case PAD_WRAP: return (i % n + n) % n;
+            case PAD_WRAP: return floor_mod(i, n);
             default: return -1;
         }
     }
@@ -26,12 +26,12 @@ struct PadHandler {
         const Tensor& out = args.out();
         const Tensor& x = args.x();
         for_each_element(block, tile, out.elements(), [&](i64 i) {
-            i64 from = 0, rest = i;
+            i64 from = 0;
+            u64 rest = i;
             bool inside = true;
 #pragma unroll 1
             for (i32 k = out.rank - 1; k >= 0; --k) {
-                const i64 at = source(args.sub(), rest % out.dims[k] - args.low(k), x.dims[k]);
-                rest /= out.dims[k];
+                const i64 at = source(args.sub(), static_cast<i64>(last_index(rest, out.dims[k])) - args.low(k), x.dims[k]);
                 inside &= at >= 0;
                 from += at * x.strides[k];
             }

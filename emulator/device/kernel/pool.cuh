@@ -38,16 +38,13 @@ template <class V> DEV void pool_windows(const PoolArgs& args, u32 tile, const B
     const bool max = args.sub() == POOL_MAX, flat = x.rank == 3;
     const u32 axis = x.rank - 1, size = args.window(0) * args.window(1);
     for_each_element(block, tile, out.elements(), [&](i64 i) {
-        const u32 channel = static_cast<u32>(i % out.dims[axis]);
-        i64 rest = i / out.dims[axis];
-        const i32 column = static_cast<i32>(rest % out.dims[axis - 1]);
-        rest /= out.dims[axis - 1];
-        const i32 row = flat ? 0 : static_cast<i32>(rest % out.dims[1]);
-        if (!flat) rest /= out.dims[1];
+        u64 rest = i;
+        const u32 channel = last_index(rest, out.dims[axis]);
+        const i32 column = last_index(rest, out.dims[axis - 1]), row = flat ? 0 : last_index(rest, out.dims[1]);
         const WindowAxis across(column, args.strides(1), args.pads(1), args.dilations(1), args.window(1), x.dims[axis - 1]);
         const WindowAxis down(row, args.strides(0), args.pads(0), args.dilations(0), args.window(0), flat ? 1 : x.dims[1]);
         const i64 down_step = flat ? 0 : x.strides[1];
-        const i64 corner = rest * x.strides[0] + down.first * down_step + across.first * x.strides[axis - 1] + channel * x.strides[axis];
+        const i64 corner = static_cast<i64>(rest) * x.strides[0] + down.first * down_step + across.first * x.strides[axis - 1] + channel * x.strides[axis];
         Pooled<V> pooled(max, x.dtype);
         for (u32 r = 0; r < down.taps; ++r) {
             const i64 line = corner + static_cast<i64>(r) * down.step * down_step;

@@ -134,16 +134,14 @@ struct ResizeHandler {
         const Tensor& x = args.x();
         const i32 axis = args.axis();
         for_each_element(block, tile, out.elements(), [&](i64 i) {
-            i64 from = 0, to = 0, position = 0, rest = i;
+            i64 from = 0, to = 0, position = 0;
+            u64 rest = i;
 #pragma unroll 1
             for (i32 k = out.rank - 1; k >= 0; --k) {
-                const u32 size = static_cast<u32>(out.dims[k]);
-                const u64 next = rest >> 32 ? rest / size : static_cast<u32>(rest) / size;
-                const i64 at = rest - static_cast<i64>(next) * size;
+                const i64 at = last_index(rest, out.dims[k]);
                 to += at * out.strides[k];
                 if (k == axis) position = at;
                 else from += at * x.strides[k];
-                rest = static_cast<i64>(next);
             }
             store_f32(out, to, value(args, position, from, block));
         });

@@ -101,7 +101,7 @@ struct RopeHandler {
             }
         };
         if (all.few())
-            return walk_units<AXES>(all, tile, block, [&](const Place& p) {
+            return one_unit<AXES>(all, tile, block, [&](const Place& p) {
                 RawVector raw[4];
 #pragma unroll
                 for (u32 k = 0; k < 4; ++k) raw[k] = RawVector::load_inside(tensor(k), part(k, p));

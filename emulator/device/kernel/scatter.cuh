@@ -50,12 +50,9 @@ DEV_CALL i64 scatter_column(const Tensor& t, const Tensor& out, i32 axis, u64 li
 #pragma unroll 1
     for (i32 k = out.rank - 1; k >= 0; --k) {
         if (k == axis) continue;
-        const u32 size = static_cast<u32>(out.dims[k]);
-        const u64 rest = linear >> 32 ? linear / size : static_cast<u32>(linear) / size;
-        const i64 at = static_cast<i64>(linear - rest * size);
+        const i64 at = last_index(linear, out.dims[k]);
         there &= at < t.dims[k];
         offset += at * t.strides[k];
-        linear = rest;
     }
     return there ? offset : -1;
 }

@@ -5,6 +5,15 @@
 #include "ring.cuh"
 #include "generated.cuh"
 
+// The index in the last axis, of `size`, of the element at row-major position `linear`; what is left of `linear` is the
+// position in the axes before it. Positions of 32 bits, most of all, take a fifth of the time.
+DEV u32 last_index(u64& linear, u32 size) {
+    const u64 rest = linear >> 32 ? linear / size : static_cast<u32>(linear) / size;
+    const u32 index = static_cast<u32>(linear - rest * size);
+    linear = rest;
+    return index;
+}
+
 // A resolved operand. The plan writes it for the bounds; the controller patches what registers change.
 // Operands that a row lets broadcast already have the rank and dims they broadcast to, with stride 0.
 struct Tensor : TensorFields {
@@ -18,10 +27,7 @@ struct Tensor : TensorFields {
 #pragma unroll 1
         for (i32 k = rank - 1; k >= 0; --k) {
             if (!(axes >> k & 1)) continue;
-            const u32 size = static_cast<u32>(dims[k]);
-            const u64 rest = linear >> 32 ? linear / size : static_cast<u32>(linear) / size;
-            offset += static_cast<i64>(linear - rest * size) * strides[k];
-            linear = rest;
+            offset += static_cast<i64>(last_index(linear, dims[k])) * strides[k];
         }
         return offset;
     }

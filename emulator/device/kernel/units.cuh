@@ -11,7 +11,13 @@ DEV u32 share_of(u32 units, u32 tiles) {
     return turns * WORKER_THREADS;
 }
 
-// Calls use(place) for every unit of this thread. USED: see Merged.
+// Calls use(place) for the unit of this thread, where none has more than one: see Merged::few, and for USED as well.
+template <u32 USED, u32 N, class Use> DEV void one_unit(const Streams<N>& all, u32 tile, const Block& block, Use use) {
+    const u32 unit = tile * WORKER_THREADS + block.thread();
+    if (unit < all.units) use(all.template place<USED>(unit));
+}
+
+// Calls use(place) for every unit of this thread.
 template <u32 USED, u32 N, class Use> DEV void walk_units(const Streams<N>& all, u32 tile, const Block& block, Use use) {
     const u32 share = share_of(all.units, all.tiles()), end = min(all.units, (tile + 1) * share);
     u32 unit = tile * share + block.thread();
