@@ -131,10 +131,18 @@ class CpuSession:
         size, begins = IMAGE_HEADER.dtype.itemsize, self.plan.image_places[: len(self.program.instructions), 0]
         return [self._images[int(begin) * 16 :][:size].view(IMAGE_HEADER.dtype)[0] for begin in begins]
 
+    def details(self) -> list[tuple[str, Array]]:
+        """Of each instruction with operands, its mnemonic and what its handler kept of it when the plan was made."""
+        size, found = IMAGE_HEADER.dtype.itemsize, []
+        for (begin, _), instruction in zip(self.plan.image_places, self.program.instructions, strict=False):
+            header = self._images[int(begin) * 16 :][:size].view(IMAGE_HEADER.dtype)[0]
+            if instruction.row.operands:
+                found.append((instruction.row.mnemonic, header["detail"]))
+        return found
+
     def ways(self) -> list[tuple[str, int]]:
-        """Of each instruction with operands, its mnemonic and the way that its handler chose when the plan was made."""
-        pairs = zip(self.headers(), self.program.instructions, strict=True)
-        return [(i.row.mnemonic, int(header["detail"][-1])) for header, i in pairs if i.row.operands]
+        """Of each instruction with operands, its mnemonic and the way that its handler chose: the last that it kept."""
+        return [(mnemonic, int(detail[-1])) for mnemonic, detail in self.details()]
 
     def run(self, inputs: Mapping[str, Any], dims: Mapping[str, int] | None = None) -> Any:
         """One launch; outputs and state at their bounds. Raises Trap."""

@@ -6,7 +6,10 @@ import numpy as np
 import pytest
 
 from dla.assembler import assemble
+from dla.emulator.device.paths import Context, Target, schedule
+from dla.isa.descriptor import Segment
 from dla.isa.dtypes import BY_TEXT
+from dla.isa.reach import Reach
 from dla.tests.emulator.device import cpu_machine
 from dla.tests.emulator.device.cpu_machine import CpuSession
 from dla.tests.emulator.device.test_rows import SESSIONS, check, sizes
@@ -150,6 +153,34 @@ def test_folds_of_as_many_rows_as_there_are(machine, rows):
     assert np.array_equal(result["sum"][:rows], exact.sum(1))
     assert np.array_equal(result["largest"][:rows], exact.argmax(1))
     assert np.array_equal(result["over_rows"], exact.sum(0))
+
+
+@pytest.mark.parametrize(
+    ("sub", "x", "out", "room"),
+    [
+        ("argmax", "f32[1, 128256]", "i32[1]", 132 * 256 * 8),
+        ("sum", "bf16[1, 65536]", "f32[1]", 132 * 256 * 4),
+        ("sum", "bf16[1, 2048]", "f32[1]", 0),
+        ("sum", "bf16[20000, 65536]", "f32[20000]", 0),
+        ("logsumexp", "f32[1, 65536]", "f32[1]", 0),
+        ("sum", "i32[1, 65536]", "i32[1]", 0),
+    ],
+)
+def test_few_folds_get_room_for_partial_results(sub, x, out, room):
+    """Where blocks may share a fold, the detail names the number of partial results; else nothing is set aside."""
+    program = assemble(f".input x : {x}\n.output y : {out}\nmain:\n    REDUCE.{sub} y, x axes=1\n    HALT\n")
+    context = Context(Target(132), {segment: segment.value << 40 for segment in Segment}, Reach(program))
+    detail = schedule(program.instructions[0], context).detail
+    assert detail == ((132, 0, 0) if room else ())
+    assert room <= context.workspace_bytes < room + 2048
+
+
+@needs_compiler
+def test_folds_are_split():
+    """One row is shared by all blocks of the emulated device; few columns, too."""
+    program = assemble(SPLIT.format(rows=70000, columns=2000).replace(": T[", ": f32["))
+    splits = [int(detail[3]) for _, detail in CpuSession(program, hopper=False).details()]
+    assert splits == [cpu_machine.BLOCKS] * 6
 
 
 @needs_compiler
