@@ -37,7 +37,7 @@ constexpr u32 WAITED_FOR_COUNTER = 0;      // what a time-out waited for, in its
 constexpr u32 WAITED_FOR_WORKERS = 1;
 
 constexpr u32 WORKER_BARRIER = 1;          // named barrier ids; 0 is __syncthreads
-constexpr u32 FIRST_FREE_BARRIER = 2;      // from here on for the hot paths
+constexpr u32 FIRST_FREE_BARRIER = 2;      // from here on for whoever is at work
 
 // Lanes of a warp that arrive at a barrier for it. One is enough; the checked build lets all, because compute-sanitizer's
 // racecheck follows only threads that arrive themselves.

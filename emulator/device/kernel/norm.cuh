@@ -48,44 +48,51 @@ struct ChannelVectors {
     const Tensor& tensor;
     bool present;
     u32 dtype;
-    const char* at;     // where the channels are: in global memory, or kept in shared memory
-    bool kept = false;
+    u32 kept = 0;  // where in shared memory they are, as f32: the lower halves of all vectors, then the higher ones
 
-    static constexpr u32 MOST_BYTES = 16 * 1024;  // that are kept
+    static constexpr u32 MOST_BYTES = (RING_BYTES - ROW_LAYERS * LAYER) / 2;  // that are kept
 
-    DEV ChannelVectors(const Tensor& t, bool exists) : tensor(t), present(exists), dtype(t.dtype), at(t.data) {}
+    DEV ChannelVectors(const Tensor& t, bool exists) : tensor(t), present(exists), dtype(t.dtype) {}
 
-    // Starts to copy the channels, which are the same for every row, to shared memory, if they have room at `place`.
+    DEV u32 vectors() const { return tensor.dims[0] / VECTOR; }
+    // Of shared memory, where they have room.
+    DEV u32 bytes_kept() const {
+        const u32 bytes = present ? vectors() * 2 * VECTOR_BYTES : 0;
+        return bytes <= MOST_BYTES ? bytes : 0;
+    }
+    // Brings the channels, which are the same for every row, to shared memory from `place` on: their types are looked at once.
     DEV void keep(char* place, const Block& block) {
-        const u32 bytes = present ? tensor.dims[0] * tensor.item_bytes : 0;
-        if (bytes == 0 || bytes > MOST_BYTES) return;
-        const char* from = in_global(tensor.data);
+        if (bytes_kept() == 0) return;
 #pragma unroll 1
-        for (u32 i = block.thread() * VECTOR_BYTES; i < bytes; i += LAYER)
-            if (in_bounds(tensor, from + i) && in_bounds(tensor, from + i + VECTOR_BYTES - tensor.item_bytes))
-                copy_async_16(place + i, from + i, VECTOR_BYTES);
-        at = place;
-        kept = true;
+        for (u32 i = block.thread(); i < vectors(); i += WORKER_THREADS) {
+            f32 v[VECTOR];
+            RawVector::load(tensor, static_cast<i64>(i) * VECTOR).unpack(dtype, v);
+            const RawVector raw = RawVector::pack(DTYPE_F32, v);
+            *reinterpret_cast<uint4*>(place + i * VECTOR_BYTES) = raw.low;
+            *reinterpret_cast<uint4*>(place + (vectors() + i) * VECTOR_BYTES) = raw.high;
+        }
+        kept = static_cast<u32>(place - shared_memory);
     }
     // The channels of N vectors.
     template <u32 N> DEV void read(const Rewritten& which, f32 (&v)[N][VECTOR]) const {
-        if (dtype == DTYPE_F32) read_as<DTYPE_F32>(which, v);
-        else if (dtype == DTYPE_BF16) read_as<DTYPE_BF16>(which, v);
-        else read_as<DTYPE_F16>(which, v);
+        if (kept) {
+            const char* p = shared_memory + kept + which.vector * VECTOR_BYTES;
+#pragma unroll
+            for (u32 n = 0; n < N; ++n, p += which.apart * VECTOR_BYTES) {
+                const char* high = p + vectors() * VECTOR_BYTES;
+                RawVector{*reinterpret_cast<const uint4*>(p), *reinterpret_cast<const uint4*>(high)}.unpack(DTYPE_F32, v[n]);
+            }
+            return;
+        }
+        RawVector raw[N];
+#pragma unroll
+        for (u32 n = 0; n < N; ++n) raw[n] = RawVector::load(tensor, static_cast<i64>(which.vector + n * which.apart) * VECTOR);
+        unpack_all(raw, dtype, v);
     }
     // Whether it is absent, or vectors can be read.
-    DEV bool fits() const { return !present || lies_in_vectors(tensor); }
-
-  private:
-    template <u32 DTYPE, u32 N> DEV void read_as(const Rewritten& which, f32 (&v)[N][VECTOR]) const {
-        constexpr u32 BYTES = DTYPE == DTYPE_F32 ? 2 * VECTOR_BYTES : VECTOR_BYTES;
-        const char* p = at + which.vector * BYTES;
-#pragma unroll
-        for (u32 n = 0; n < N; ++n, p += which.apart * BYTES) {
-            RawVector raw = RawVector::none();
-            if (kept || (in_bounds(tensor, p) && in_bounds(tensor, p + BYTES - BYTES / VECTOR))) raw = RawVector::load(p, DTYPE);
-            raw.unpack(DTYPE, v[n]);
-        }
+    DEV bool fits() const {
+        if (!present) return true;
+        return is_float(tensor.dtype) && aligned_for_vectors(tensor) && (tensor.strides[0] == 1 || tensor.dims[0] == 1);
     }
 };
 
@@ -195,7 +202,8 @@ struct NormHandler {
         if (all.way == WAY_SETS) return ColumnSets::of(args.work).scratch();
         if (all.way == WAY_CHANNELS) return NormChannels::scratch(all);
         const u32 rows = Rows::scratch(all, args.work);
-        return rows ? rows + 2 * ChannelVectors::MOST_BYTES : 0;
+        const ChannelVectors gain{args.gain(), args.has_gain()}, bias{args.bias(), args.has_bias()};
+        return rows ? rows + gain.bytes_kept() + bias.bytes_kept() : 0;
     }
     static constexpr u32 TERMS = 8;
 
@@ -327,9 +335,11 @@ struct NormHandler {
     static DEV_CALL void streamed(const NormArgs& args, u32 tile, const Block& block) {
         NormRow row = row_of(args);
         char* const channels = block.scratch() + Rows::scratch(Kept::of(args.work), args.work);
-        row.gain.keep(channels, block);
-        row.bias.keep(channels + ChannelVectors::MOST_BYTES, block);
-        map_streamed(args.work, tile, block, row);
+        const auto begin = [&] {
+            row.gain.keep(channels, block);
+            row.bias.keep(channels + row.gain.bytes_kept(), block);
+        };
+        map_streamed(args.work, tile, block, begin, row);
     }
 
     static DEV_CALL void run(const NormArgs& args, u32 tile, const Block& block) {

@@ -33,7 +33,8 @@ struct Rows {
         const Merged<2>::Place p = all.row(line);
         char* address = in_global(tensors[k].data);
 #pragma unroll
-        for (u32 a = 1; a < Merged<2>::AXES; ++a) address += static_cast<i64>(static_cast<i32>(p.index[a])) * all.bytes[k][a - 1];
+        for (u32 a = 1; a < Merged<2>::AXES; ++a)
+            address += static_cast<i64>(static_cast<i32>(p.index[a])) * all.bytes[k][a - 1];
         return address;
     }
     DEV static void measure(Merged<2>& all, const Work& w) {
@@ -94,9 +95,7 @@ struct RowThread {
           step(Rows::row_tiles(given.all) * (WORKER_WARPS >> given.all.team)) {}
 
     // This thread's first vector of a row of x, or of out.
-    DEV char* first(u32 k, u32 line) const {
-        return rows.begin(k, line) + part * vector_bytes(rows.dtype[k]);
-    }
+    DEV char* first(u32 k, u32 line) const { return rows.begin(k, line) + part * vector_bytes(rows.dtype[k]); }
     DEV u32 warps() const { return threads / WARP; }
     // From a vector of this thread to its next one, in bytes.
     DEV u32 apart(u32 k) const { return threads * vector_bytes(rows.dtype[k]); }
@@ -139,10 +138,11 @@ struct HeldRow : RowThread {
 
     DEV HeldRow(const Rows& given, u32 tile, const Block& workers) : RowThread(given, tile, workers) {
         // What a thread does not hold, it reads from elsewhere: no branch is in the way.
-        const char* const p = first(1, min(row, rows.count - 1));
+        const char* const p = rows.begin(1, min(row, rows.count - 1));
+        const u32 bytes = vector_bytes(rows.dtype[1]);
 #pragma unroll
         for (u32 n = 0; n < MOST_HELD; ++n)
-            raw[n] = RawVector::load_inside(rows.tensors[1], held(n) ? p + n * apart(1) : p - part * vector_bytes(rows.dtype[1]));
+            raw[n] = RawVector::load_inside(rows.tensors[1], p + (held(n) ? (n * threads + part) * bytes : 0));
     }
     DEV bool held(u32 n) const { return n * threads + part < rows.vectors; }
 
@@ -237,12 +237,15 @@ struct StreamedRow : RowThread {
         char* to = first(0, row);
         u32 i = part;
 #pragma unroll 1
-        for (; i + threads < rows.vectors; i += 2 * threads, place += 2 * PLACE_BYTES<DTYPE>, from += 2 * apart(1), to += 2 * apart(0)) {
+        for (; i + threads < rows.vectors; i += 2 * threads) {
             f32 v[2][VECTOR];
             read_fetched_as<DTYPE>(place, v);
             f(v, Rewritten{i, threads, 0});
             write(to, v);
             if (ahead < rows.count) fetch<DTYPE, 2>(from, place);
+            place += 2 * PLACE_BYTES<DTYPE>;
+            from += 2 * apart(1);
+            to += 2 * apart(0);
         }
         if (i < rows.vectors) {
             f32 v[1][VECTOR];
@@ -264,7 +267,8 @@ struct StreamedRow : RowThread {
         const char* from = first(1, ahead);
         char* place = places + to;
 #pragma unroll 1
-        for (u32 i = part; i < rows.vectors; i += threads, from += apart(1), place += PLACE_BYTES<DTYPE>) fetch<DTYPE, 1>(from, place);
+        for (u32 i = part; i < rows.vectors; i += threads, from += apart(1), place += PLACE_BYTES<DTYPE>)
+            fetch<DTYPE, 1>(from, place);
     }
 };
 
@@ -274,11 +278,11 @@ template <class F> DEV void map_held(const Work& w, u32 tile, const Block& block
     HeldRow row(rows, tile, block);
     if (row.row < rows.count) f(row);
 }
-// What threads fetched for all before is there by then.
-template <class F> DEV void map_streamed(const Work& w, u32 tile, const Block& block, F f) {
+// begin() is called once the first rows are on their way, and seen by all before the first f.
+template <class Begin, class F> DEV void map_streamed(const Work& w, u32 tile, const Block& block, Begin begin, const F& f) {
     const Rows rows(w);
     StreamedRow row(rows, w, tile, block);
-    row.wait();
+    begin();
     block.sync();
 #pragma unroll 1
     for (; row.wait(); row.advance()) f(row);

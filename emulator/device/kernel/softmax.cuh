@@ -92,7 +92,7 @@ struct SoftmaxHandler {
         map_held(args.work, tile, block, SoftRow{args.sub() == SOFTMAX_LOG});
     }
     static DEV_CALL void streamed(const SoftmaxArgs& args, u32 tile, const Block& block) {
-        map_streamed(args.work, tile, block, SoftRow{args.sub() == SOFTMAX_LOG});
+        map_streamed(args.work, tile, block, [] {}, SoftRow{args.sub() == SOFTMAX_LOG});
     }
     static DEV_CALL void by_columns(const SoftmaxArgs& args, u32 tile, const Block& block) {
         const ColumnThread thread(args.work, tile, block);

@@ -118,7 +118,8 @@ struct __align__(16) Planes {
     DEV Place place(u32 tile, u32 warp, u32 lane) const {
         const u32 plane = tile / (tiles_down * tiles_across), within = tile - plane * (tiles_down * tiles_across);
         const u32 first = within / (GROUP * tiles_down) * GROUP, length = min(GROUP, tiles_across - first);
-        const u32 beside = (within - first * tiles_down) / length, behind = first + within - first * tiles_down - beside * length;
+        const u32 of_group = within - first * tiles_down, beside = of_group / length;
+        const u32 behind = first + of_group - beside * length;
         const u32 line = (beside * wide + warp % wide) * LINES + lane % LINES;
         const u32 column = (behind * (WORKER_WARPS / wide) + warp / wide) * COLUMNS + lane / LINES;
         return {plane, line, column, tile < count && line < lines && column < columns};

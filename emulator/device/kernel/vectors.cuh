@@ -99,6 +99,19 @@ DEV RawVector fetched_vector(const char* slot, u32 apart, u32 dtype) {
 // For several vectors the type is looked at once: then nothing stands between their loads, or their stores.
 template <u32 DTYPE> constexpr u32 PLACE_BYTES = DTYPE == DTYPE_F32 ? 2 * LAYER : LAYER;  // from a fetched vector to the next
 
+template <u32 N> DEV void unpack_all(const RawVector (&raw)[N], u32 dtype, f32 (&v)[N][VECTOR]) {
+    const u32 type = anew(dtype);
+    if (type == DTYPE_F32) {
+#pragma unroll
+        for (u32 n = 0; n < N; ++n) raw[n].unpack(DTYPE_F32, v[n]);
+    } else if (type == DTYPE_BF16) {
+#pragma unroll
+        for (u32 n = 0; n < N; ++n) raw[n].unpack(DTYPE_BF16, v[n]);
+    } else {
+#pragma unroll
+        for (u32 n = 0; n < N; ++n) raw[n].unpack(DTYPE_F16, v[n]);
+    }
+}
 template <u32 DTYPE, u32 N> DEV void read_fetched_as(const char* slot, f32 (&v)[N][VECTOR]) {
 #pragma unroll
     for (u32 n = 0; n < N; ++n, slot += PLACE_BYTES<DTYPE>) {
@@ -189,6 +202,7 @@ template <u32 N, class F> DEV void map_unit(const Streams<N>& all, u32 unit, F f
 // Units of a thread, those at a distance of `step`, VECTORS_AT_ONCE of them at a time.
 template <u32 N, class F> DEV void stream_units(const Streams<N>& all, u32 tile, const Block& block, F f) {
     constexpr u32 SOURCES = N - 1, AXES = Merged<N>::AXES;
+    using Place = typename Merged<N>::Place;
     const u32 step = all.tiles() * WORKER_THREADS, first = tile * WORKER_THREADS + block.thread(), units = all.units;
     const u32 rows = all.rows(), dense = all.dense;
     const auto plain = [&] { return anew(rows) == 1; };  // then a unit's number says where it is
@@ -205,28 +219,47 @@ template <u32 N, class F> DEV void stream_units(const Streams<N>& all, u32 tile,
     static_assert(NARROW == 8 || NARROW == 4, "a number of groups that can be waited for");
     const u32 depth = wide ? NARROW / 2 : NARROW;
     char* const mine = block.scratch() + block.thread() * VECTOR_BYTES;
-    const auto by = all.template place<AXES>(plain() ? 0 : step);
-    auto here = all.template place<AXES>(plain() ? 0 : first), there = here;
-    u32 unit = first, ahead = first;
-    const auto at = [&](u32 k, u32 u, const typename Merged<N>::Place& p) {
-        return plain() ? all.data[k] + static_cast<u64>(u) * all.unit_bytes[k] : all.template at<AXES>(k, p);
-    };
-    const auto fetch = [&](u32 stage) {
+    const Place by = all.template place<AXES>(plain() ? 0 : step);
+    Place here = all.template place<AXES>(plain() ? 0 : first), there = here;
+    // Where unit u, at place p, and the one `step` behind it are in tensors `begin` to `end`; p moves on behind both.
+    static_assert(VECTORS_AT_ONCE == 2, "two addresses");
+    const auto locate = [&](char* (&at)[N][2], u32 begin, u32 end, u32 u, Place& p) {
+        if (plain()) {
 #pragma unroll
-        for (u32 n = 0; n < VECTORS_AT_ONCE; ++n, ahead += step) {
-            if (ahead < units) {
-#pragma unroll
-                for (u32 k = 1; k < N; ++k) {
-                    const char* p = at(k, ahead, there);
-                    const u32 dtype = anew(all.dtype[k]);
-                    char* slot = mine + stage + (k - 1) * source_bytes + n * (dtype == DTYPE_F32 ? 2 * LAYER : LAYER);
-                    if (neighbours(k) && holds_vector(all.tensors[k], p))
-                        fetch_vector(p, dtype, slot, LAYER, N > 2 && (anew(repeated) >> k & 1));
-                }
+            for (u32 k = 0; k < N; ++k) {
+                if (k < begin || k >= end) continue;
+                at[k][0] = all.data[k] + static_cast<u64>(u) * all.unit_bytes[k];
+                at[k][1] = at[k][0] + static_cast<u64>(step) * all.unit_bytes[k];
             }
-            if (!plain()) all.template move<AXES>(there, by);
+        } else {
+            Place second = p;
+            all.template move<AXES>(second, by);
+#pragma unroll
+            for (u32 k = 0; k < N; ++k) {
+                if (k < begin || k >= end) continue;
+                at[k][0] = all.template at<AXES>(k, p);
+                at[k][1] = all.template at<AXES>(k, second);
+            }
+            p = second;
+            all.template move<AXES>(p, by);
+        }
+    };
+    u32 unit = first, ahead = first;
+    const auto fetch = [&](u32 stage) {
+        char* at[N][2];
+        locate(at, 1, N, ahead, there);
+#pragma unroll
+        for (u32 k = 1; k < N; ++k) {
+            const u32 dtype = anew(all.dtype[k]);
+            const bool shared = N > 2 && (anew(repeated) >> k & 1);
+            char* const slot = mine + stage + (k - 1) * source_bytes;
+            if (!neighbours(k)) continue;
+            if (ahead < units && holds_vector(all.tensors[k], at[k][0])) fetch_vector(at[k][0], dtype, slot, LAYER, shared);
+            if (ahead + step < units && holds_vector(all.tensors[k], at[k][1]))
+                fetch_vector(at[k][1], dtype, slot + (dtype == DTYPE_F32 ? 2 * LAYER : LAYER), LAYER, shared);
         }
         copy_async_commit();
+        ahead += VECTORS_AT_ONCE * step;
     };
 #pragma unroll 1
     for (u32 stage = 0; stage < depth * stage_bytes; stage += stage_bytes) fetch(stage);
@@ -234,8 +267,6 @@ template <u32 N, class F> DEV void stream_units(const Streams<N>& all, u32 tile,
 #pragma unroll 1
     for (; unit < units; unit += VECTORS_AT_ONCE * step) {
         wait_for_oldest(depth);
-        auto second = here;
-        if (!plain()) all.template move<AXES>(second, by);
         const u32 count = unit + step < units ? VECTORS_AT_ONCE : 1;  // the others are whatever lies in their places
         f32 v[SOURCES][VECTORS_AT_ONCE][VECTOR];
 #pragma unroll
@@ -243,22 +274,23 @@ template <u32 N, class F> DEV void stream_units(const Streams<N>& all, u32 tile,
             if (neighbours(k)) {
                 read_fetched(mine + stage + (k - 1) * source_bytes, all.dtype[k], v[k - 1]);
             } else {
-                const f32 one = load_float(all.tensors[k], at(k, unit, here));
-                const f32 other = count == 1 || plain() ? one : load_float(all.tensors[k], at(k, unit + step, second));
+                char* at[N][2];
+                Place from = here;
+                locate(at, k, k + 1, unit, from);
+                const f32 one = load_float(all.tensors[k], at[k][0]);
+                const f32 other = count == 1 ? one : load_float(all.tensors[k], at[k][1]);
 #pragma unroll
                 for (u32 i = 0; i < VECTOR; ++i) v[k - 1][0][i] = one, v[k - 1][1][i] = other;
             }
         }
         f(v);
-        char* to = at(0, unit, here);
-        write_vectors(all.tensors[0], all.dtype[0], to, at(0, unit + step, second) - to, count, v[0]);
-        here = second;
-        if (!plain()) all.template move<AXES>(here, by);
+        char* to[N][2];
+        locate(to, 0, 1, unit, here);
+        write_vectors(all.tensors[0], all.dtype[0], to[0][0], to[0][1] - to[0][0], count, v[0]);
         fetch(stage);
         stage = stage + stage_bytes < depth * stage_bytes ? stage + stage_bytes : 0;
     }
     copy_async_wait<0>();
-    if (tile == 0 && block.thread() < all.singles) map_unit(all, units + block.thread(), f);
 }
 
 // A block's share of the first tensor: f(v) replaces v[0], elements of the second, by the results; v[k] are the elements of
@@ -266,7 +298,10 @@ template <u32 N, class F> DEV void stream_units(const Streams<N>& all, u32 tile,
 // memory long before it is used. Threads read back only what they fetched themselves, so there is no barrier.
 template <u32 N, class F> DEV void map_vectors(const Work& w, u32 tile, const Block& block, F f) {
     const Streams<N> all(w);
-    if (!all.few()) return stream_units(all, tile, block, f);
-    const u32 unit = tile * WORKER_THREADS + block.thread();
+    u32 unit = tile * WORKER_THREADS + block.thread();
+    if (!all.few()) {
+        stream_units(all, tile, block, f);
+        unit += all.units;
+    }
     if (unit < all.count()) map_unit(all, unit, f);
 }
