@@ -34,7 +34,7 @@ MAX_WORKSPACE = 1 << 28
 
 @dataclass(frozen=True)
 class Tile:
-    """What a block works on at a time. Of 64 rows, the two warpgroups take half of the columns each."""
+    """What a block works on at a time. Two warpgroups take 64 rows each, or half of the columns; 64 x 64 is for one."""
 
     rows: int
     columns: int
@@ -46,9 +46,23 @@ class Tile:
 
     @property
     def read(self) -> int:
-        """Rows of a and columns of b that both warpgroups together read from shared memory."""
-        beside = self.rows == 64
-        return 2 * (64 + self.columns // (1 + beside))
+        """Rows of a and columns of b that the warpgroups read from shared memory."""
+        return self.warpgroups * (64 + 64 * self.pieces)
+
+    @property
+    def warpgroups(self) -> int:
+        """That multiply."""
+        return 1 if self.rows * self.columns == 64 * 64 else 2
+
+    @property
+    def pieces(self) -> int:
+        """64 columns each, of a warp."""
+        return self.rows * self.columns // (64 * 64 * self.warpgroups)
+
+    @property
+    def sums_bytes(self) -> int:
+        """Of the partial sums of one split in the workspace: each warp has a place."""
+        return WORKER_WARPS * self.pieces * 16 * 64 * 4
 
     @property
     def shareable(self) -> tuple[str, ...]:
@@ -66,7 +80,7 @@ class Tile:
         return -(-self.rows * (self.columns + SCRATCH_PITCH) * 4 // 8192)
 
 
-TILES = (Tile(128, 256), Tile(128, 128), Tile(128, 64), Tile(64, 256), Tile(64, 128))
+TILES = (Tile(128, 256), Tile(128, 128), Tile(128, 64), Tile(64, 256), Tile(64, 128), Tile(64, 64))
 SCRATCH_TILES = tuple(tile for tile in TILES if tile.columns * tile.rows < 128 * 256)
 """Those whose sums leave the ring room, for the portable epilogue."""
 
@@ -76,9 +90,7 @@ class Costs:
     """Clocks of one multiprocessor, fitted to an H200."""
 
     multiplies: int = 2048  # multiply-adds per clock
-    shared_bytes: int = (
-        128  # of shared memory, per clock: copies write a stage, each warpgroup reads all that it multiplies
-    )
+    shared_bytes: int = 128  # of shared memory, per clock: copies write a stage, the warpgroups read it
     block_bytes: float = 64.0  # from the L2 cache, per clock and block
     all_bytes: float = 6100.0  # the same, of all blocks together
     start: int = 1500  # until the first stage is there
@@ -139,7 +151,7 @@ def clocks(
         fetched / bandwidth,
     )
     stages = math.ceil(math.ceil(depth / DEPTH) / choice.splits)
-    finish = costs.piece * tile.rows * tile.columns / (16 * 64 * WORKER_WARPS)
+    finish: float = costs.piece * tile.pieces
     if choice.splits > 1:
         finish = costs.meet + finish / min(choice.splits, 2) + 2 * tile.rows * tile.columns * 4 / bandwidth
     return costs.start + costs.open * (choice.blocks - 1) + waves * (stages * stage + finish)
@@ -186,7 +198,7 @@ def product_schedule(
     a_map, b_map, out_map = maps
     sums = flags_at = 0
     if splits > 1:
-        sums = context.workspace(parts.tiles * splits * tile.rows * tile.columns * 4)
+        sums = context.workspace(parts.tiles * splits * tile.sums_bytes)
         flags_at = context.workspace(parts.tiles * WORKER_WARPS * layout.MAX_FINISHERS * layout.MAX_SPLITS * 4)
     flags = {
         **flags,

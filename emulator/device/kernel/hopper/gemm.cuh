@@ -49,8 +49,9 @@ struct HopperProducts {
 
     // Whether each 64 rows of a have all slices of a stage; else each slice has all rows.
     DEV bool a_by_groups() const { return has(A_ACROSS | A_SHARED); }
-    // Whether the warpgroups stand side by side.
-    DEV bool beside() const { return schedule().tile_rows == BLOCK_ROWS; }
+    // Whether the first warpgroup alone works on a tile: the smallest are bound by copies. Else, whether both stand side by side.
+    DEV bool alone() const { return schedule().tile_rows == BLOCK_ROWS && schedule().tile_columns == PIECE_COLUMNS; }
+    DEV bool beside() const { return schedule().tile_rows == BLOCK_ROWS && !alone(); }
     DEV u32 left_bytes() const { return schedule().tile_rows * schedule().slices * LINE_BYTES; }  // of a in a stage
     DEV u32 right_bytes() const { return schedule().tile_columns * schedule().slices * LINE_BYTES; }
     DEV u32 granules() const { return (left_bytes() + right_bytes()) / GRANULE_BYTES; }
@@ -192,7 +193,7 @@ struct HopperGemm {
 
         DEV WarpPart(const HopperProducts& p, const ProductItem& at, u32 warp) {
             const u32 warpgroup = warp / 4, columns = p.schedule().tile_columns;
-            width = p.beside() ? columns / 2 : columns;
+            width = p.beside() ? columns / 2 : p.alone() && warpgroup != 0 ? 0 : columns;
             row = at.row + (p.beside() ? 0 : warpgroup * BLOCK_ROWS) + warp % 4 * PIECE_ROWS;
             column = at.column + (p.beside() ? warpgroup * width : 0);
         }
@@ -207,6 +208,7 @@ struct HopperGemm {
         const TileLayout layout = p.layout(warp / 4);
         if (flags & BIAS_EARLY) bias.fetch(ProductArgs(p.work).bias(), part.column, tiles.columns, me.lane());
         switch (part.width) {
+            case 0: pass_by(layout, at.stages, me); break;
             case 64: multiply_any<64>(sums, flags, layout, at.stages, me); break;
             case 128: multiply_any<128>(sums, flags, layout, at.stages, me); break;
             default: multiply_any<256>(sums, flags, layout, at.stages, me); break;
@@ -258,7 +260,7 @@ struct HopperGemm {
 
     static DEV SplitTile split_tile(const HopperProducts& p, const ProductTiles& tiles, const ProductItem& at, u32 warp, u32 pieces) {
         char* const workspace = shared_state().launch->workspace;
-        const u64 sums = p.schedule().sums * 1024ull + static_cast<u64>(at.tile) * tiles.splits * tiles.tile_rows * tiles.tile_columns * 4;
+        const u64 sums = p.schedule().sums * 1024ull + static_cast<u64>(at.tile) * tiles.splits * WORKER_WARPS * pieces * WARP_PIECE_BYTES;
         const u64 flags = p.schedule().flags_at * 1024ull + static_cast<u64>(at.tile * WORKER_WARPS + warp) * MAX_FINISHERS * MAX_SPLITS * 4;
         return SplitTile{reinterpret_cast<f32*>(workspace + sums), reinterpret_cast<u32*>(workspace + flags), tiles.splits, at.split, warp, pieces};
     }

@@ -72,4 +72,15 @@ DEV void multiply(f32 (&sums)[SUMS], const TileLayout& layout, u32 stages, Worke
     for (u32 i = 0; i < COLUMNS / 2; ++i) pin(sums[i]);
     if (stages != 0) me.release(before, layout.kind);
 }
+
+// For a warpgroup that has no part in a tile.
+DEV void pass_by(const TileLayout& layout, u32 stages, Workers& me) {
+#pragma unroll 1
+    for (; stages != 0; --stages) {
+        Stage stage;
+        me.next(stage, layout.granules);
+        me.wait(stage, layout.kind);
+        me.release(stage, layout.kind);
+    }
+}
 #endif

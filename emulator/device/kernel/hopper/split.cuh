@@ -9,6 +9,7 @@
 // warps][finisher][split], 1 once that split's sums are there for that finisher, who sets it back.
 static_assert(MAX_FINISHERS >= SUMS / PIECE_SUMS, "flags for each");
 
+constexpr u32 WARP_PIECE_BYTES = PIECE_SUMS * WARP * sizeof(f32);
 struct SplitTile {
     f32* sums;
     u32* flags;  // of this warp and tile: [finisher][MAX_SPLITS]
