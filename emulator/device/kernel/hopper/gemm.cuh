@@ -208,7 +208,7 @@ struct HopperGemm {
         const TileLayout layout = p.layout(warp / 4);
         if (flags & BIAS_EARLY) bias.fetch(ProductArgs(p.work).bias(), part.column, tiles.columns, me.lane());
         switch (part.width) {
-            case 0: pass_by(layout, at.stages, me); break;
+            case 0: pass_by(sums, layout, at.stages, me); break;
             case 64: multiply_any<64>(sums, flags, layout, at.stages, me); break;
             case 128: multiply_any<128>(sums, flags, layout, at.stages, me); break;
             default: multiply_any<256>(sums, flags, layout, at.stages, me); break;

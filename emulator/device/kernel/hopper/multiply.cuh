@@ -35,6 +35,12 @@ struct TileLayout {
     DEV u32 apart() const { return slices * GRANULE_BYTES; }
 };
 
+// All: registers never set would be kept from the kernel's start, on every path.
+DEV void clear(f32 (&sums)[SUMS]) {
+#pragma unroll
+    for (u32 i = 0; i < SUMS; ++i) sums[i] = 0.0f;
+}
+
 // sums = a * b over `stages` stages. Warps hold rows 16 w .. 16 w + 15 of their warpgroup's part; a lane's sums are
 // [COLUMNS / 8][row lane / 4, row lane / 4 + 8][column 2 (lane % 4), and the next].
 template <class T, u32 COLUMNS, bool A_ACROSS, bool B_ACROSS>
@@ -42,8 +48,7 @@ DEV void multiply(f32 (&sums)[SUMS], const TileLayout& layout, u32 stages, Worke
     constexpr u32 A_STEP = (A_ACROSS ? STEP_DEPTH * LINE_BYTES : STEP_DEPTH * 2) >> 4;  // in 16 bytes
     constexpr u32 B_STEP = (B_ACROSS ? STEP_DEPTH * LINE_BYTES : STEP_DEPTH * 2) >> 4;
     using Product = Wgmma<T, COLUMNS, A_ACROSS, B_ACROSS>;
-#pragma unroll
-    for (u32 i = 0; i < SUMS; ++i) sums[i] = 0.0f;  // all: registers never set would be kept from the kernel's start, on every path
+    clear(sums);
     Stage before{0, 0};
 #pragma unroll 1
     for (u32 i = 0; i < stages; ++i) {
@@ -74,7 +79,8 @@ DEV void multiply(f32 (&sums)[SUMS], const TileLayout& layout, u32 stages, Worke
 }
 
 // For a warpgroup that has no part in a tile.
-DEV void pass_by(const TileLayout& layout, u32 stages, Workers& me) {
+DEV void pass_by(f32 (&sums)[SUMS], const TileLayout& layout, u32 stages, Workers& me) {
+    clear(sums);
 #pragma unroll 1
     for (; stages != 0; --stages) {
         Stage stage;
