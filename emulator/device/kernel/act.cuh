@@ -7,7 +7,8 @@
 struct ActVectors {
     u32 kind;
     f32 alpha;
-    template <u32 C> DEV void operator()(f32 (&v)[1][C][VECTOR]) const { activate_all(kind, v[0], alpha); }
+    bool narrow;  // the results have 16 bits
+    template <u32 C> DEV void operator()(f32 (&v)[1][C][VECTOR]) const { activate_all(kind, v[0], alpha, narrow); }
 };
 
 struct ActHandler {
@@ -29,7 +30,8 @@ struct ActHandler {
         const Tensor& x = args.x();
         const u32 kind = args.sub();
         const f32 alpha = args.alpha();
-        if (Kept::of(args.work).way) return map_vectors<2>(args.work, tile, block, ActVectors{kind, alpha});
+        const ActVectors function{kind, alpha, out.dtype != DTYPE_F32};
+        if (Kept::of(args.work).way) return map_vectors<2>(args.work, tile, block, function);
         const bool floats = is_float(x.dtype);
         for_each_element(block, tile, out.elements(), [&](i64 i) {
             const i64 to = out.offset_of(i), from = x.offset_of(i);

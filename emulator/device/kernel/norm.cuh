@@ -108,9 +108,9 @@ struct HeldChannels {
 #pragma unroll
         for (u32 n = 0; n < MOST_HELD; ++n) {
             const bool there = present && row.held(n);
-            const Tensor& tensor = there ? channels.tensor : row.rows.tensors[1];
             const char* p = in_global(channels.tensor.data) + (n * row.threads + row.part) * vector_bytes(dtype);
-            raw[n] = RawVector::load_inside(tensor, there ? p : instead);
+            const bool inside = !there || holds_vector(channels.tensor, p);
+            raw[n] = inside ? RawVector::load(there ? p : instead, there ? dtype : DTYPE_BF16) : RawVector::none();
         }
     }
     DEV void read(const Rewritten& which, f32 (&v)[1][VECTOR]) const { raw[which.mine].unpack(dtype, v[0]); }

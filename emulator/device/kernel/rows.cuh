@@ -31,9 +31,10 @@ struct Rows {
     // Where row `line` of out (k = 0) or of x begins.
     DEV char* begin(u32 k, u32 line) const {
         const Merged<2>::Place p = all.row(line);
-        char* address = in_global(tensors[k].data);
+        char* address = in_global(tensors[k].data) + static_cast<i64>(static_cast<i32>(p.index[1])) * all.bytes[k][0];
+        if (all.size[2] == 1) return address;  // axes are taken in order
 #pragma unroll
-        for (u32 a = 1; a < Merged<2>::AXES; ++a)
+        for (u32 a = 2; a < Merged<2>::AXES; ++a)
             address += static_cast<i64>(static_cast<i32>(p.index[a])) * all.bytes[k][a - 1];
         return address;
     }

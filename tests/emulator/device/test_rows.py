@@ -35,6 +35,21 @@ main:
     EW.div left, x[:, :8], column
     HALT
 """
+EVERY_NUMBER = """
+.input x : T[65536]
+.output tanh : T[65536]
+.output gelu : T[65536]
+.output gelu_tanh : T[65536]
+.output silu : T[65536]
+.output sigmoid : T[65536]
+main:
+    ACT.tanh tanh, x
+    ACT.gelu gelu, x
+    ACT.gelu_tanh gelu_tanh, x
+    ACT.silu silu, x
+    ACT.sigmoid sigmoid, x
+    HALT
+"""
 LINES = """
 .input x : T[{rows}, {columns}]
 .input gain : T[{columns}]
@@ -116,6 +131,18 @@ def check(program: Program, machine: str) -> None:
 def test_pointwise_rows(machine, rows, columns, dtype):
     """One unit, a rest behind the last unit, rows that are no whole units, and more than one turn of every thread."""
     check(assemble(POINTWISE.format(rows=rows, columns=columns).replace(": T[", f": {BY_TEXT[dtype].text}[")), machine)
+
+
+@pytest.mark.parametrize("dtype", ["f16", "bf16"])
+@sizes(gpu=[(1, 65536)], cpu=[(1, 65536)])
+def test_activations_of_every_number(machine, rows, columns, dtype):
+    """All numbers of 16 bits, infinities and NaN among them."""
+    program = assemble(EVERY_NUMBER.replace(": T[", f": {dtype}["))
+    x = np.arange(rows * columns, dtype=np.uint16).view(BY_TEXT[dtype].numpy)
+    with np.errstate(invalid="ignore"):  # some NaN signal
+        given = {"x": np.where(np.isnan(x), np.full_like(x, np.nan), x)}
+    result = SESSIONS[machine](program).run(given)
+    assert [c for c in compare(program, given, result) if not c.ok] == []
 
 
 @pytest.mark.parametrize("dtype", [d.text for d in FLOATS])
