@@ -74,9 +74,9 @@ struct __align__(16) Folds {
         parts = 1;
         if (rows) {  // to a warp or less, unless rows are long and few
             while (parts < terms && parts < WARP) parts *= 2;
-            if (terms > WARP && count < gridDim.x * WORKER_WARPS) parts = WORKER_THREADS;
             // Of many short ones, to fewer threads with more each, which share what it costs to begin and end a row.
             while (parts > 2 && terms < 4 * parts && count >= gridDim.x * WORKER_THREADS / parts * 4) parts /= 2;
+            if (terms > WARP && count < gridDim.x * WORKER_WARPS) parts = WORKER_THREADS;
         } else if (terms >= VECTOR && count < gridDim.x * WORKER_THREADS) {  // lanes read at least 128 neighbouring bytes
             parts = WORKER_WARPS;
             while (parts < WARP && parts * VECTOR < terms && count * parts < gridDim.x * WORKER_THREADS) parts *= 2;

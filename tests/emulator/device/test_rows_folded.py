@@ -99,8 +99,8 @@ needs_compiler = pytest.mark.skipif(cpu_machine.COMPILER is None, reason="no g++
 
 @pytest.mark.parametrize("dtype", ["bf16", "f32"])
 @sizes(
-    gpu=[(2, 4096), (8, 64), (6, 9), (300, 32), (1026, 72), (5000, 264), (1, 128256), (70, 16)],
-    cpu=[(2, 4096), (8, 64), (6, 9), (300, 32), (500, 72), (1, 2056)],
+    gpu=[(2, 4096), (8, 64), (6, 9), (300, 32), (1026, 72), (5000, 264), (1, 128256), (70, 16), (200, 512)],
+    cpu=[(2, 4096), (8, 64), (6, 9), (300, 32), (500, 72), (1, 2056), (6, 512)],
 )
 def test_folds(machine, rows, columns, dtype):
     """Long rows and short ones, columns by one thread and by many, and what does not lie in vectors."""
