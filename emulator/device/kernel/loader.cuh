@@ -62,6 +62,30 @@ struct Loader : LoaderState {
         }
         return true;
     }
+    // The same where ahead(address, full) starts the copies of what nothing in the program writes, and behind(address, full)
+    // the others: unless `ready`, those that the ring has room for are on their way before it is known that the others can be
+    // started. A stage that has been claimed gets all its copies, also where the run is over.
+    template <class Ahead, class Behind> DEV bool fill_ahead(u32 count, u32 granules, u32 bytes, bool ready, Ahead ahead, Behind behind) {
+        bool going_on = true;
+        if (!ready) {
+            RingPlace again = place;
+            Stage stage;
+            for (u32 left = count; left != 0 && has_room(again, granules); --left) {
+                going_on = claim(stage, granules, bytes);
+                if (!going_on) break;
+                ahead(address(stage), full(stage));
+            }
+            wait_ready();
+            for (; again.sequence != place.sequence; --count) {
+                stage = again.next(granules);
+                behind(address(stage), full(stage));
+            }
+        }
+        return going_on && fill(count, granules, bytes, [&](u32 to, u64* full) {
+            ahead(to, full);
+            behind(to, full);
+        });
+    }
     // Whether the next stage can be had, now or later, while nobody releases those claimed since the ring was at `since`.
     DEV bool has_room(const RingPlace& since, u32 granules) const {
         RingPlace after = place;
@@ -115,13 +139,13 @@ struct Loader : LoaderState {
         if (oldest != place.sequence) wait(full(place.sequence - 1), (place.sequence - 1) / RING_BARRIERS % 2);
     }
 
-    // Waits for all copies that were started: a block must not end before them. After a trap, the other block may not have
-    // started its own ones: then those that it has started are given time to land.
+    // Waits for all copies that were started: a block must not end before them. After a trap, not all that full barriers wait
+    // for may have been started, by this block or the other one: then those that were are given time to land.
     DEV void finish() {
         for (; oldest != place.sequence; ++oldest) {
             const u64 end = nanoseconds() + LANDING_NS;
             while (!mbarrier_test(full(oldest), oldest / RING_BARRIERS % 2)) {
-                if (kind == SHARED_STAGES && stopped(shared_state()) && nanoseconds() > end) return;
+                if (stopped(shared_state()) && nanoseconds() > end) return;
             }
         }
     }
@@ -133,7 +157,7 @@ struct Loader : LoaderState {
     // Waits for a phase; false if the run is over. Where another block is waited for, nobody else would hear of a trap.
     DEV bool wait(u64* barrier, u32 parity) {
         for (u32 polls = 1; !mbarrier_test(barrier, parity); ++polls) {
-            if (polls % SPINS_PER_CHECK == 0 && load_relaxed(shared_state().launch->abort)) stop(shared_state());
+            if (polls % POLLS_PER_CHECK == 0 && load_relaxed(shared_state().launch->abort)) stop(shared_state());
             if (stopped(shared_state())) return false;
         }
         return true;

@@ -44,7 +44,7 @@ DEV void start(const Launch& launch, Shared& shared) {
 
 // The last block out leaves the counters at zero for the next launch.
 DEV void leave(const Launch& launch, Shared& shared) {
-    pair_barrier();  // nobody reaches into the shared memory of a block that has ended
+    pair_end();  // nobody reaches into the shared memory of a block that has ended
     if (threadIdx.x == 0) shared.leaves_last = fetch_add_acq_rel(launch.counters + COUNTERS, 1) == gridDim.x - 1;
     __syncthreads();
     if (!shared.leaves_last) return;
@@ -54,7 +54,7 @@ DEV void leave(const Launch& launch, Shared& shared) {
 extern "C" __global__ void IN_PAIRS __launch_bounds__(BLOCK_THREADS, 1) dla_machine(const __grid_constant__ Launch launch) {
     Shared& shared = shared_state();
     start(launch, shared);
-    pair_barrier();
+    pair_begin();
     const u32 warp = __shfl_sync(0xffffffffu, threadIdx.x / WARP, 0);
     if (warp < CONTROLLER_WARPS) {
         give_registers<CONTROL_REGISTERS>();

@@ -111,8 +111,15 @@ DEV bool elect_one() {
     return threadIdx.x % WARP == 0;
 #endif
 }
-// Waits for all threads of the pair, or of the block where there are no pairs; what they did to shared memory is seen then.
-DEV void pair_barrier() {
+// Waits for all threads of the pair, or of the block where there are no pairs: at the beginning, until each has made its
+// barriers known (fence_barrier_init); at the end, until everything is done, which takes a fence of all memory.
+DEV void pair_begin() {
+    __syncthreads();
+#ifdef HOPPER
+    asm volatile("barrier.cluster.arrive.relaxed.aligned;\nbarrier.cluster.wait.acquire.aligned;" ::: "memory");
+#endif
+}
+DEV void pair_end() {
 #ifdef HOPPER
     __syncwarp();
     asm volatile("barrier.cluster.arrive.release.aligned;\nbarrier.cluster.wait.acquire.aligned;" ::: "memory");

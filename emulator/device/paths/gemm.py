@@ -96,7 +96,7 @@ class Costs:
     start: int = 1500  # until the first stage is there
     piece: int = 350  # to finish 16 rows of 64 columns, per warp
     meet: int = 2500  # until the partial sums of other blocks can be read
-    open: int = 300  # until a pair of blocks has agreed to share
+    open: int = 1500  # until a pair of blocks has agreed to share: weights come so much later
 
 
 COSTS = Costs()

@@ -100,6 +100,32 @@ def test_a_trap_in_the_middle_ends_the_run():
     assert raised.value.category == "arithmetic"
 
 
+AHEAD = """
+.input x : bf16[64, 1024]
+.input w : bf16[1024, 1024]
+.scratch a : bf16[64, 1024]
+.scratch b : bf16[64, 1024]
+.output y : bf16[64, 1024]
+main:
+    GEMM a, x, w
+    GEMM b, a, w
+    GEMM y, b, w
+    HALT
+"""
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_hang_ends_although_weights_are_on_their_way(seed):
+    """Stages that hold weights already, and still wait for what the weights are multiplied with."""
+    session = CpuSession(assemble(AHEAD), hopper=True, seed=seed)
+    rng = np.random.default_rng(seed)
+    inputs = {name: values(rng, session.program.by_name[name].descriptor.bounds, DType.BF16) for name in "xw"}
+    session.expected_base = 1
+    with pytest.raises(Trap) as raised:
+        session.run(inputs)
+    assert raised.value.category == "timeout"
+
+
 TRAP_BETWEEN_PAIRS = """
 .input x : bf16[600, 640]
 .input w : bf16[640, 256]

@@ -5,47 +5,53 @@
 #ifdef HOPPER
 #include "hopper/gemm.cuh"
 
+// A stage of the whole depth: a place in the kernel, and DEPTH channels there.
+struct ConvStage {
+    u32 x, y, block;
+
+    DEV ConvStage(u32 index, u32 channel_blocks, u32 kernel_columns) {
+        const u32 place = index / channel_blocks;
+        block = index - place * channel_blocks;
+        y = place / kernel_columns;
+        x = place - y * kernel_columns;
+    }
+    DEV void next(u32 channel_blocks, u32 kernel_columns) {
+        if (++block != channel_blocks) return;
+        block = 0;
+        if (++x != kernel_columns) return;
+        x = 0;
+        ++y;
+    }
+};
+
 // Starts the copies of one item, stage by stage. What is not here is read again at each use: the loader has few registers.
 struct ConvLoader {
     const HopperProducts& p;
-    i32 left, top;   // the window of the tile's first position
+    i32 left, top;  // the window of the tile's first position
     u32 sample;
-    u32 column;      // the tile's first output
-    u32 x, y, block; // the next stage: place in the kernel, and DEPTH channels there
+    u32 column;     // the tile's first output
+    ConvStage windows, kernels;  // the next ones
 
-    DEV ConvLoader(const HopperProducts& products, const ProductItem& at) : p(products), column(at.column) {
+    DEV ConvLoader(const HopperProducts& products, const ProductItem& at)
+        : p(products), column(at.column), windows(at.first_stage, channel_blocks(), kernel_columns()), kernels(windows) {
         const Tensor& out = args().out();
         const u32 across = out.dims[out.rank - 2], down = out.rank == 4 ? out.dims[1] : 1, line = at.row / across;
         sample = line / down;
         left = static_cast<i32>(at.row - line * across) * args().strides(1) - args().pads(1);
         top = static_cast<i32>(line - sample * down) * args().strides(0) - args().pads(0);
-        seek(at.first_stage);
     }
     DEV const ConvArgs& args() const { return ConvArgs::of(p.work); }
     DEV u32 kernel_columns() const { return args().w().dims[args().w().rank - 2]; }
     DEV u32 channel_blocks() const { return (args().w().dims[args().w().rank - 1] + DEPTH - 1) / DEPTH; }
 
-    // Goes to stage `index` of the whole depth, and to the next one.
-    DEV void seek(u32 index) {
-        const u32 place = index / channel_blocks();
-        block = index - place * channel_blocks();
-        y = place / kernel_columns();
-        x = place - y * kernel_columns();
+    DEV void load_windows(u32 stage, u64* full) {
+        const u32 right = windows.x * args().dilations(1), below = windows.y * args().dilations(0);
+        tensor_load_im2col(stage, p.map(p.schedule().a_map), full, windows.block * DEPTH, left, top, sample, right, below);
+        windows.next(channel_blocks(), kernel_columns());
     }
-    DEV void next() {
-        if (++block != channel_blocks()) return;
-        block = 0;
-        if (++x != kernel_columns()) return;
-        x = 0;
-        ++y;
-    }
-
-    DEV void load_windows(u32 shared, u64* full) const {
-        const u32 right = x * args().dilations(1), below = y * args().dilations(0);
-        tensor_load_im2col(shared, p.map(p.schedule().a_map), full, block * DEPTH, left, top, sample, right, below);
-    }
-    DEV void load_kernels(u32 shared, u64* full) const {
-        tensor_load_4d(shared + p.left_bytes(), p.map(p.schedule().b_map), full, block * DEPTH, x, y, column);
+    DEV void load_kernels(u32 stage, u64* full) {
+        tensor_load_4d(stage + p.left_bytes(), p.map(p.schedule().b_map), full, kernels.block * DEPTH, kernels.x, kernels.y, column);
+        kernels.next(channel_blocks(), kernel_columns());
     }
 };
 
@@ -62,30 +68,13 @@ struct HopperConv {
         for (u32 item = w.first_tile; item < w.tiles; item += gridDim.x) {
             const ProductItem at = tiles.at(item);
             ConvLoader copies(p, at);
-            u32 left = at.stages;
-            Stage stage;
-            if (!ready) {
-                // Kernels that nothing in the program writes are on their way before it is known that x can be read.
-                RingPlace behind = loader.place;
-                for (u32 early = 0; early < left && loader.has_room(behind, granules); ++early, copies.next()) {
-                    if (!loader.claim(stage, granules, bytes)) return;
-                    copies.load_kernels(loader.address(stage), loader.full(stage));
-                }
-                loader.wait_ready();
-                ready = true;
-                copies.seek(at.first_stage);
-                for (; behind.sequence != loader.place.sequence; --left, copies.next()) {
-                    stage = behind.next(granules);
-                    copies.load_windows(loader.address(stage), loader.full(stage));
-                }
-            }
-            const bool filled = loader.fill(left, granules, bytes, [&](u32 to, u64* full) {
-                copies.load_windows(to, full);
-                copies.load_kernels(to, full);
-                copies.next();
-            });
+            const bool filled = loader.fill_ahead(
+                at.stages, granules, bytes, ready, [&](u32 stage, u64* full) { copies.load_kernels(stage, full); },
+                [&](u32 stage, u64* full) { copies.load_windows(stage, full); });
+            ready = true;
             if (!filled) return;
-            if (p.schedule().scratch && !loader.claim(stage, p.schedule().scratch, 0)) return;
+            Stage scratch;
+            if (p.schedule().scratch && !loader.claim(scratch, p.schedule().scratch, 0)) return;
         }
     }
 };

@@ -143,7 +143,7 @@ struct HopperGemm {
             EarlyBias bias{};
             multiply_item(sums, bias, me);
             if (HopperProducts(me.work()).schedule().scratch) finish_in_scratch(sums, me);
-            else if (!finish(sums, bias, me)) return;
+            else if (!finish(sums, bias, me)) break;
         }
         if (me.lane() == 0) bulk_wait<0>();
     }
@@ -164,25 +164,9 @@ struct HopperGemm {
     template <bool BATCHES> static DEV bool load_item(const HopperProducts& p, const ProductItem& item, Loader& loader, bool ready) {
         OperandLoader<BATCHES> a(p, 0, item), b(p, 1, item);
         const u32 granules = p.granules(), bytes = granules * GRANULE_BYTES;
-        u32 left = item.stages;
-        if (!ready) {
-            // What nothing in the program writes is on its way before it is known that the rest can be read.
-            RingPlace behind = loader.place;
-            Stage stage;
-            for (u32 early = 0; early < left && loader.has_room(behind, granules); ++early) {
-                if (!loader.claim(stage, granules, bytes)) return false;
-                b.load(loader.address(stage), loader.full(stage));
-            }
-            loader.wait_ready();
-            for (; behind.sequence != loader.place.sequence; --left) {
-                stage = behind.next(granules);
-                a.load(loader.address(stage), loader.full(stage));
-            }
-        }
-        const bool filled = loader.fill(left, granules, bytes, [&](u32 stage, u64* full) {
-            a.load(stage, full);
-            b.load(stage, full);
-        });
+        const bool filled = loader.fill_ahead(
+            item.stages, granules, bytes, ready, [&](u32 stage, u64* full) { b.load(stage, full); },
+            [&](u32 stage, u64* full) { a.load(stage, full); });
         Stage scratch;
         return filled && (p.schedule().scratch == 0 || loader.claim(scratch, p.schedule().scratch, 0));
     }

@@ -77,7 +77,7 @@ inline void mbarrier_arrive_there(u64* b) {
     const Peer peer(b);
     mbarrier_arrive(peer.there<u64>());
 }
-inline void pair_barrier() {
+inline void pair_end() {
     static std::vector<NamedBarrier> barriers;
     barriers.resize(blocks_.size());
     const u32 pair = blockIdx.x / PAIR;
@@ -90,6 +90,7 @@ inline void pair_barrier() {
         while (barriers[pair].generation == generation) yield_("its pair");
     }
 }
+inline void pair_begin() { pair_end(); }
 inline bool mbarrier_test(u64* b, u32 parity) { yield_("an mbarrier"); return barrier_at(b).phase != parity; }
 inline bool mbarrier_passed(u64* b, u32 parity) { return mbarrier_test(b, parity); }
 
