@@ -41,7 +41,7 @@ struct __align__(16) ColumnSets {
             outer[k] = set.stride * t.item_bytes;
             step[k] = term.stride * t.item_bytes;
             fits &= outer[k] % VECTOR_BYTES == 0 && step[k] % VECTOR_BYTES == 0;
-            fits &= column.count % (unit * VECTOR) == 0 && t.elements() != 0 && t.elements() >> 34 == 0;
+            fits &= column.count % (unit * VECTOR) == 0 && t.elements() != 0 && t.elements() >> 32 == 0;
             sets = static_cast<u32>(set.count);
             terms = static_cast<u32>(term.count);
             columns = static_cast<u32>(column.count / VECTOR);

@@ -51,7 +51,7 @@ struct __align__(16) Folds {
         const i64 line = rows ? length : inner;
         outer = outer_apart * x.item_bytes;
         step = (rows ? VECTOR : apart) * x.item_bytes;
-        bool fits = is_float(x.dtype) && aligned_for_vectors(x) && line >= VECTOR && x.elements() >> 34 == 0;
+        bool fits = is_float(x.dtype) && aligned_for_vectors(x) && line >= VECTOR && x.elements() >> 32 == 0;
         fits &= line % VECTOR == 0 || (rows && outer_count == 1);
         fits &= outer_count == 1 || outer % VECTOR_BYTES == 0;
         fits &= rows ? apart == 1 : length == 1 || step % VECTOR_BYTES == 0;
