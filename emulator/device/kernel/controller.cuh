@@ -13,6 +13,7 @@ struct Controller {
     bool slot_free = false;  // the slot for the next one has been waited for
     u64 steps = 0;           // instructions executed so far
 
+    DEV bool first_lane() const { return anew(lane) == 0; }
     DEV Work& slot() { return shared.works[pushed % WORKS]; }
 
     // False if the run is over.
@@ -38,7 +39,7 @@ struct Controller {
             own = !(shared.shared_with[counter / WARP] >> counter % WARP & 1);
         }
         own = __all_sync(0xffffffffu, own);
-        if (lane == 0) {
+        if (first_lane()) {
             w.counters = counters;
             w.follows_own = own && counters != 0;
         }
@@ -55,7 +56,7 @@ struct Controller {
     // From here on, later instructions that wait for `w` wait for `arrivals` more, some or all of them other blocks'.
     DEV void expect(const Work& w, u32 arrivals, bool others) {
         __syncwarp();
-        if (lane == 0) {
+        if (first_lane()) {
             shared.expected[w.signal] += arrivals;
             if (others) shared.shared_with[w.signal / WARP] |= 1u << w.signal % WARP;
         }
@@ -63,26 +64,28 @@ struct Controller {
     }
 
     DEV void fail(u32 category, u32 instruction, u32 detail = 0) {
-        if (lane == 0) raise(&launch, category, instruction, detail);
+        if (first_lane()) raise(&launch, category, instruction, detail);
         __syncwarp();
     }
 
     // Hands a tensor instruction to the other roles, if this block has a share in it.
     DEV void issue(Work& w) {
         gather_waits(w);
-        const bool counted = w.tiles != 0;  // else they depend on registers
-        if (!counted) prepare_path(w, lane);
-        const u32 tiles = counted ? w.tiles - 1 : tiles_of_path(w);
+        u32 tiles = w.tiles - 1;
+        if (w.tiles == 0) {  // they depend on registers
+            prepare_path(w, lane);
+            tiles = tiles_of_path(w);
+            if (first_lane()) w.granules = scratch_granules(w);
+        }
         const u32 blocks = tiles < gridDim.x ? tiles : gridDim.x;
         const u32 first_tile = blockIdx.x - w.first_block + (blockIdx.x >= w.first_block ? 0 : gridDim.x);
         const bool takes_part = first_tile < tiles;
         expect(w, blocks, blocks > (takes_part ? 1 : 0));
         if (!takes_part) return;
-        if (lane == 0) {
+        if (first_lane()) {
             w.order = steps;
             w.tiles = tiles;
             w.first_tile = first_tile;
-            if (!counted) w.granules = scratch_granules(w);
             // Copies ahead of the workers do not wait for them; they need to see the counters.
             w.follows_own = w.follows_own && w.path == PATH_GENERIC;
         }
@@ -112,7 +115,7 @@ struct Controller {
             default: bits = *reinterpret_cast<const volatile u8*>(p); break;
         }
         write_register(shared.scalars, lane, LoadsArgs::of(w).dst(), bits);
-        if (lane == 0) add_release(launch.counters + w.signal, 1);  // a later write to x waits for every block's load
+        if (first_lane()) add_release(launch.counters + w.signal, 1);  // a later write to x waits for every block's load
         expect(w, gridDim.x, true);
         return true;
     }
@@ -173,7 +176,7 @@ struct Controller {
         // One last, empty work tells the others to go home. After a trap its slot may still be in use, by roles that
         // are past the point where they look at `last`.
         __syncwarp();
-        if (lane == 0) slot().last = 1;
+        if (first_lane()) slot().last = 1;
         push();
     }
 };

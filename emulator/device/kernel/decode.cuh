@@ -49,16 +49,15 @@ DEV u32 opcode_of(const Work& w) { return w.word[0] & 0xff; }
 
 // Reads the registers that `t` depends on; false if a dim or an address leaves its bounds.
 DEV_CALL bool patch(Tensor& t, const Scalars& m) {
-    bool fits = true, empty = false, packed = true;
+    u32 fits = 1, packed = 1;  // not predicates: those of the caller take most
     i64 last = 0, step = 1;
     for (i32 k = t.rank - 1; k >= 0; --k) {
         if (t.dim_register[k]) {
             const i64 value = m.registers.s[t.dim_register[k] - 1];
-            fits &= value >= 0 && value <= t.dims[k];
+            fits = anew(fits & static_cast<u32>(value >= 0 && value <= t.dims[k]));
             t.dims[k] = fits ? static_cast<i32>(value) : 0;
         }
-        empty |= t.dims[k] == 0;
-        packed &= t.dims[k] == 1 || t.strides[k] == step;
+        packed = anew(packed & static_cast<u32>(t.dims[k] == 1 || t.strides[k] == step));
         step *= t.dims[k];
         last += (t.dims[k] - 1) * t.strides[k];
     }
@@ -73,7 +72,7 @@ DEV_CALL bool patch(Tensor& t, const Scalars& m) {
         if (moved > 1e15 || moved < -1e15) return false;
         t.data += index * t.offset_scale;
     }
-    return empty || (t.data >= t.low && t.data + (last + 1) * t.item_bytes <= t.high);
+    return step == 0 || (t.data >= t.low && t.data + (last + 1) * t.item_bytes <= t.high);
 }
 
 // Reads the scalar operands named by the word: tag bits, then 64 value bits.

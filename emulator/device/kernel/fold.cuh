@@ -140,18 +140,18 @@ template <class T> struct Folder {
     const Work& w;
     const Block& block;
     u32 sub;
-    bool rows;
     u32 place;  // which fold of the group, or which vector of columns, this thread works on
     u32 part;   // which of the threads that share it, this is
 
     DEV Folder(const Folds& folds, const Work& work, const Block& workers, u32 kind)
-        : f(folds), w(work), block(workers), sub(kind), rows(folds.way == WAY_ROWS) {
+        : f(folds), w(work), block(workers), sub(kind) {
         const u32 across = f.across(), thread = block.thread();  // both are powers of two
-        place = rows ? thread / f.parts : thread & across - 1;
-        part = rows ? thread & f.parts - 1 : thread / across;
+        place = rows() ? thread / f.parts : thread & across - 1;
+        part = rows() ? thread & f.parts - 1 : thread / across;
     }
     DEV const Tensor& out() const { return in_shared(w).operands[0]; }
     DEV const Tensor& x() const { return in_shared(w).operands[1]; }
+    DEV bool rows() const { return anew(f.way) == WAY_ROWS; }
 
     // Where a thread is in its share.
     struct Cursor {
@@ -164,12 +164,12 @@ template <class T> struct Folder {
         Cursor c;
         c.group = f.splits == 1 ? item : item / f.splits;
         c.split = item - c.group * f.splits;
-        const u32 each = f.turns * f.parts, column = result(c), set = rows ? column : column / f.columns;
+        const u32 each = f.turns * f.parts, column = result(c), set = rows() ? column : column / f.columns;
         c.turn = 0;
         c.term = c.split * each + part;
         c.end = column < f.count ? min(f.terms, (c.split + 1) * each) : 0;
         c.p = in_global(x().data) + set * f.outer + c.term * f.step;
-        if (!rows) c.p += (column - set * f.columns) * vector_bytes(x().dtype);
+        if (!rows()) c.p += (column - set * f.columns) * vector_bytes(x().dtype);
         return c;
     }
     DEV void advance(Cursor& c, i64 pitch) const {
@@ -181,9 +181,10 @@ template <class T> struct Folder {
     DEV void run(u32 tile) {
         const u32 items = f.groups * f.splits, tiles = f.tiles(), dtype = x().dtype;
         const i64 pitch = f.parts * f.step;
-        const bool direct = f.at_once();
+        const u32 at_once = anew(f.at_once());
+        const auto direct = [&] { return anew(at_once) != 0; };
         constexpr u32 STAGE = 2 * LAYER, STAGES = FOLD_DEPTH * STAGE;
-        char* const mine = direct ? nullptr : block.scratch() + block.thread() * VECTOR_BYTES;
+        char* const mine = direct() ? nullptr : block.scratch() + block.thread() * VECTOR_BYTES;
         Cursor ahead = enter(tile);
         u32 next = tile;
         const auto fetch = [&](u32 stage) {
@@ -197,7 +198,7 @@ template <class T> struct Folder {
             }
             copy_async_commit();
         };
-        if (!direct) {
+        if (!direct()) {
 #pragma unroll 1
             for (u32 stage = 0; stage < STAGES; stage += STAGE) fetch(stage);
         }
@@ -210,26 +211,26 @@ template <class T> struct Folder {
             for (u32 k = 0; k < VECTOR; ++k) clear(sub, total[k]);
 #pragma unroll 1
             for (; here.turn < f.turns; advance(here, pitch)) {
-                if (!direct) copy_async_wait<FOLD_DEPTH - 1>();
+                if (!direct()) copy_async_wait<FOLD_DEPTH - 1>();
                 if (here.term < here.end) {
                     f32 v[VECTOR];
                     const RawVector raw =
-                        direct ? RawVector::load_inside(x(), here.p) : fetched_vector(mine + stage, LAYER, dtype);
+                        direct() ? RawVector::load_inside(x(), here.p) : fetched_vector(mine + stage, LAYER, dtype);
                     raw.unpack(dtype, v);
-                    take_in(sub, total, v, rows ? here.term * VECTOR : here.term, rows ? 1 : 0);
+                    take_in(sub, total, v, rows() ? here.term * VECTOR : here.term, rows() ? 1 : 0);
                 }
-                if (direct) continue;
+                if (direct()) continue;
                 fetch(stage);
                 stage = stage + STAGE < STAGES ? stage + STAGE : 0;
             }
             finish(here, total);
         }
-        if (!direct) copy_async_wait<0>();
+        if (!direct()) copy_async_wait<0>();
     }
 
   private:
     DEV void finish(const Cursor& c, T (&total)[VECTOR]) {
-        if (rows) {
+        if (rows()) {
             if (f.rest && result(c) == 0 && part == 0 && c.split == f.splits - 1) take_rest(total[0]);
 #pragma unroll
             for (u32 half = VECTOR / 2; half > 0; half /= 2)

@@ -102,15 +102,17 @@ DEV_CALL void pool_vectors(const PoolArgs& args, u32 tile, const Block& block) {
     constexpr u32 AXES = Merged<2>::AXES, AT_ONCE = 9;
     const Streams<2> all(args.work);
     const Tensor& x = all.tensors[1];
-    const bool max = args.sub() == POOL_MAX, flat = x.rank == 3;
+    const u32 kind = args.sub();
+    const auto max = [&] { return anew(kind) == POOL_MAX; };
+    const bool flat = x.rank == 3;
     const u32 axis = x.rank - 1, size = args.window(0) * args.window(1), dtype = x.dtype;
     const i64 to_column = x.strides[axis - 1] * x.item_bytes, to_row = flat ? 0 : x.strides[1] * x.item_bytes;
     const i64 column_step = to_column * args.dilations(1), row_step = to_row * args.dilations(0);
-    const u32 nothing = max ? least_words(dtype) : 0;  // changes no result
+    const u32 nothing = max() ? least_words(dtype) : 0;  // changes no result
     walk_units<AXES>(all, tile, block, [&](const Merged<2>::Place& p) {
-        const i32 column = p.index[1], row = flat ? 0 : p.index[2];
+        const i32 column = p.index[1], row = anew(x.rank) == 3 ? 0 : p.index[2];
         const WindowAxis across(column, args.strides(1), args.pads(1), args.dilations(1), args.window(1), x.dims[axis - 1]);
-        const WindowAxis down(row, args.strides(0), args.pads(0), args.dilations(0), args.window(0), flat ? 1 : x.dims[1]);
+        const WindowAxis down(row, args.strides(0), args.pads(0), args.dilations(0), args.window(0), anew(x.rank) == 3 ? 1 : x.dims[1]);
         const char* tap = all.at<AXES>(1, p) + (across.first - column * args.strides(1)) * to_column +
                           (down.first - row * args.strides(0)) * to_row;
         const i64 to_next_row = row_step - static_cast<i64>(across.taps - 1) * column_step;
@@ -130,7 +132,7 @@ DEV_CALL void pool_vectors(const PoolArgs& args, u32 tile, const Block& block) {
                 tap += at == across.taps ? to_next_row : column_step;
                 if (at == across.taps) at = 0;
             }
-            if (max) {
+            if (max()) {
 #pragma unroll
                 for (u32 t = 0; t < AT_ONCE; ++t) result = largest_of(dtype, result, raw[t]);
             } else {
@@ -138,7 +140,7 @@ DEV_CALL void pool_vectors(const PoolArgs& args, u32 tile, const Block& block) {
                 for (u32 t = 0; t < AT_ONCE; ++t) add_elements(dtype, raw[t], sums);
             }
         }
-        if (!max) {
+        if (!max()) {
             const f32 count = static_cast<f32>(args.count_include_pad() ? size : taps);
 #pragma unroll
             for (u32 k = 0; k < VECTOR; ++k) sums[k] /= count;

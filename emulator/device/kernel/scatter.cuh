@@ -256,6 +256,7 @@ struct ScatterHandler {
         const u32 parts = WORKER_THREADS / s.width, part = block.thread() / s.width, c = block.thread() % s.width;
         const i64 share = (height + parts - 1) / parts;
         const bool mine = first + c < s.columns;
+        const u32 sums = anew(s.sums);
         Scratch& scratch = *reinterpret_cast<Scratch*>(block.scratch());
         ScatterLane lane{args.sub(), s.sums, part * share, (part + 1) * share < height ? (part + 1) * share : height, 0, -1,
                          c, s.width, scratch.sum, scratch.begun};
@@ -267,6 +268,6 @@ struct ScatterHandler {
         block.sync();  // what others copied for this thread is there
         if (shared_indices(args.indices(), s.axis)) fold_slices(args, s, lane, row, height, block);
         else fold_columns(args, s, lane, first + c, row, block);
-        if (s.sums && mine) lane.finish(out, s.axis);
+        if (anew(sums) && first + anew(c) < s.columns) lane.finish(out, s.axis);
     }
 };

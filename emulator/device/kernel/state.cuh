@@ -89,7 +89,15 @@ struct WorkerPlace {
     u32 tile;     // of the present one
     u32 scratch;  // where its scratch memory is, from the start of shared memory
     u32 sequence, granule;  // of a hot path, during a call: its RingPlace
-    u32 step, query;        // of attention: the next step of its walk, and the tile's first query
+    union {
+        struct {
+            u32 step, query;  // the next step of its walk, and the tile's first query
+        } attention;
+        struct {
+            u32 batch, row, column;  // of the warp's part of the tile: its batch, and its first row and column there
+            u32 rows, columns;       // of a batch
+        } product;
+    };
 };
 
 // What the loader keeps from work to work. Its code takes all registers that a control warp has.

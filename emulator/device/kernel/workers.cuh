@@ -34,8 +34,8 @@ DEV void run_generic(u32 taken, const Block& block) {
     }
 }
 
-// Executes a work by its hot path; false if it has none.
-DEV bool run_path(u32 taken) {
+// Executes a work by the path that the plan found for it.
+DEV void run_path(u32 taken, const Block& block) {
     Kept::place().taken = taken;
     switch (Kept::shared().works[taken % WORKS].path) {
 #ifdef HOPPER
@@ -52,9 +52,8 @@ DEV bool run_path(u32 taken) {
             break;
         }
 #endif
-        default: return false;
+        default: run_generic(taken, block);
     }
-    return true;
 }
 
 DEV void work(const Launch& launch) {
@@ -64,7 +63,7 @@ DEV void work(const Launch& launch) {
         wait_phase(&Kept::shared().decoded[taken % WORKS], taken / WORKS % 2);
         if (shared.works[taken % WORKS].last) return;
         block.sync();  // all are done with the work before: with the staging, and with stores that this one may depend on
-        if (!run_path(taken)) run_generic(taken, block);
+        run_path(taken, block);
         warp_arrive(&Kept::shared().done[Kept::taken() % WORKS]);
     }
 }

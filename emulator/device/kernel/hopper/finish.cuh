@@ -74,13 +74,14 @@ DEV void combine_piece(f32 (&v)[PIECE_SUMS], const Tensor& t, const Piece& at, b
     const u32 dtype = t.dtype, pair = 2 * t.item_bytes;
 #pragma unroll
     for (u32 half = 0; half < 2; ++half) {
+        const Piece here{at.row, anew(at.rows), at.column, anew(at.columns)};
         const char* p = element(t, row_offset(t, min(at.row + half * HALF_ROWS, at.rows - 1)) + at.column);
         float2 x[8];
 #pragma unroll
         for (u32 j = 0; j < 8; ++j) {
             x[j] = make_float2(0.0f, 0.0f);
             const char* q = p + j * 4 * pair;
-            if (!at.has(half, j) || !range_in_bounds(t, q, pair)) continue;
+            if (!here.has(half, j) || !range_in_bounds(t, q, pair)) continue;
             if (dtype == DTYPE_F32) x[j] = *reinterpret_cast<const float2*>(q);
             else x[j].x = __uint_as_float(*reinterpret_cast<const u32*>(q));
         }
@@ -110,11 +111,12 @@ struct EarlyBias {
             words[i] = at < columns && range_in_bounds(t, p, 4) ? *reinterpret_cast<const u32*>(p) : 0;
         }
     }
-    // Adds a piece's columns, of which each lane has one of `words`.
-    DEV static void add(f32 (&v)[PIECE_SUMS], u32 mine, u32 dtype, u32 lane) {
+    // Adds it to the sums of `pieces` pieces.
+    DEV void add(f32 (&v)[SUMS], u32 pieces, u32 dtype, u32 lane) const {
 #pragma unroll
-        for (u32 j = 0; j < 8; ++j) {
-            const u32 word = __shfl_sync(0xffffffffu, mine, j * 4 + lane % 4);
+        for (u32 j = 0; j < SUMS / 4; ++j) {
+            if (j % 8 == 0 && j / 8 == pieces) break;
+            const u32 word = __shfl_sync(0xffffffffu, words[j / 8], j % 8 * 4 + lane % 4);
             const f32 low = low_half(word, dtype), high = high_half(word, dtype);
             v[j * 4] += low;
             v[j * 4 + 1] += high;
@@ -124,10 +126,10 @@ struct EarlyBias {
     }
 };
 
-// Takes the sums of one piece through the steps of `args`; `early`: the bias is in `early_bias`.
-template <class Args> DEV void finish_steps(f32 (&v)[PIECE_SUMS], const Args& args, const Piece& at, u32 early_bias, bool early, u32 lane) {
+// Takes the sums of one piece through the steps of `args`, from step `first` on.
+template <class Args> DEV void finish_steps(f32 (&v)[PIECE_SUMS], const Args& args, const Piece& at, u32 first) {
 #pragma unroll 1
-    for (u32 i = 0; i < 4; ++i) {
+    for (u32 i = first; i < 4; ++i) {
         const u32 step = args.steps(i);
         if (step == 0) break;
         if (step == STEP_ACT) {
@@ -136,8 +138,6 @@ template <class Args> DEV void finish_steps(f32 (&v)[PIECE_SUMS], const Args& ar
             const f32 low = args.clamp_low(), high = args.clamp_high();
 #pragma unroll
             for (u32 k = 0; k < PIECE_SUMS; ++k) v[k] = v[k] < low ? low : v[k] > high ? high : v[k];  // NaN stays
-        } else if (step == STEP_BIAS && early) {
-            EarlyBias::add(v, early_bias, args.bias().dtype, lane);
         } else {
             combine_piece(v, step == STEP_BIAS ? args.bias() : step == STEP_RESIDUAL ? args.residual() : args.gate(), at, step == STEP_GATE, 1.0f);
         }

@@ -13,16 +13,16 @@ constexpr u32 PANEL_GRANULES = PANEL_BYTES / GRANULE_BYTES;
 
 // What the loader fetches: panels of one head of a tensor.
 struct FlashSource {
-    const void* map;
+    u32 map;    // which one of the program's
     i32 moved;  // coordinate of the place that a register has moved the tensor to
 
     DEV FlashSource(const Tensor& t, u32 index)
-        : map(shared_state().launch->maps + static_cast<u64>(index) * TENSOR_MAP_BYTES),
-          moved(t.offset_register == 0 ? 0 : static_cast<i32>((t.data - t.low) / t.offset_scale)) {}
+        : map(index), moved(t.offset_register == 0 ? 0 : static_cast<i32>((t.data - t.low) / t.offset_scale)) {}
 
     // Panels `first` .. `end` - 1 of 128 lines, one behind the other.
     DEV void load(u32 to, u64* full, u32 first, u32 end, u32 line, u32 head, u32 sample) const {
-        for (u32 i = first; i < end; ++i, to += PANEL_BYTES) tensor_load_5d(to, map, full, i * 64, line, head, sample, moved);
+        const void* from = shared_state().launch->maps + static_cast<u64>(map) * TENSOR_MAP_BYTES;
+        for (u32 i = first; i < end; ++i, to += PANEL_BYTES) tensor_load_5d(to, from, full, i * 64, line, head, sample, moved);
     }
 };
 
@@ -38,8 +38,8 @@ template <class T> DEV_CALL void store_panel(FlashPanel r, f32 top0, f32 top1, f
     const AttentionArgs& args = AttentionArgs::of(me.work());
     const AttentionShape s(args);
     FlashTile t;
-    FlashWalk{me.work(), Kept::place().step - 1}.next(s, t);
-    const u32 query = Kept::place().query + me.warp() * 16, lane = me.lane(), line = lane % 16;
+    FlashWalk{me.work(), Kept::place().attention.step - 1}.next(s, t);
+    const u32 query = Kept::place().attention.query + me.warp() * 16, lane = me.lane(), line = lane % 16;
 #pragma unroll
     for (u32 half = 0; half < 2; ++half) {
         f32 total = half == 0 ? total0 : total1;
@@ -130,6 +130,7 @@ template <class T, u32 WIDTH> struct FlashAttention {
 
     // `keys`: where their stage is; `q`: where the last panel of this warpgroup's queries is.
     static DEV void multiply_keys(f32 (&s)[SCORES], u32 keys, u32 q, u32 group) {
+        q = anew(q);  // what is worked out from it, for each step of the depth, would take registers all the while
         const u32 first_q = COMES_AGAIN ? keys + WIDTH / 64 * PANEL_BYTES + group * (BLOCK_ROWS * LINE_BYTES) : q;
         warpgroup_fence();
 #pragma unroll
@@ -160,7 +161,7 @@ template <class T, u32 WIDTH> struct FlashAttention {
         }
         if (key >= c.all_first && key + static_cast<i32>(FLASH_KEYS) <= c.all_end) return;
         const u32 group = Kept::warp() / 4;
-        const Sight sight(AttentionShape(AttentionArgs::of(me.work())), Kept::place().query + group * BLOCK_ROWS);
+        const Sight sight(AttentionShape(AttentionArgs::of(me.work())), Kept::place().attention.query + group * BLOCK_ROWS);
 #pragma unroll
         for (u32 half = 0; half < 2; ++half) {
             const i32 lane = thread_index_anew() % WARP, row = Kept::warp() % 4 * 16 + lane / 4 + 8 * half;
@@ -294,17 +295,17 @@ template <class T, u32 WIDTH> struct FlashAttention {
         me.wait_placed();
         if (!me.wait_ready()) return;
         if (TURNS && me.warp() / 4 == 1) pass_turn(1);  // group 0 begins
-        Kept::place().step = 0;
+        Kept::place().attention.step = 0;
         for (;;) {
             Running r;
             {
                 const AttentionShape s(AttentionArgs::of(me.work()));
-                FlashWalk walk{me.work(), Kept::place().step};
+                FlashWalk walk{me.work(), Kept::place().attention.step};
                 FlashTile t;
                 if (!walk.next(s, t)) break;
                 __syncwarp();  // every lane has read the step
-                Kept::place().step = walk.step;
-                Kept::place().query = t.query;
+                Kept::place().attention.step = walk.step;
+                Kept::place().attention.query = t.query;
 #pragma unroll
                 for (u32 half = 0; half < 2; ++half) {
                     r.top[half] = -infinity();

@@ -176,10 +176,14 @@ struct HopperGemm {
         u32 row, column, width;
 
         DEV WarpPart(const HopperProducts& p, const ProductItem& at, u32 warp) {
-            const u32 warpgroup = warp / 4, columns = p.schedule().tile_columns;
-            width = p.beside() ? columns / 2 : p.alone() && warpgroup != 0 ? 0 : columns;
+            const u32 warpgroup = warp / 4;
+            width = width_of(p, warp);
             row = at.row + (p.beside() ? 0 : warpgroup * BLOCK_ROWS) + warp % 4 * PIECE_ROWS;
             column = at.column + (p.beside() ? warpgroup * width : 0);
+        }
+        DEV static u32 width_of(const HopperProducts& p, u32 warp) {
+            const u32 columns = p.schedule().tile_columns;
+            return p.beside() ? columns / 2 : p.alone() && warp >= 4 ? 0 : columns;
         }
     };
 
@@ -190,7 +194,13 @@ struct HopperGemm {
         const u32 warp = me.warp(), flags = p.schedule().flags;
         const WarpPart part(p, at, warp);
         const TileLayout layout = p.layout(warp / 4);
-        if (flags & BIAS_EARLY) bias.fetch(ProductArgs(p.work).bias(), part.column, tiles.columns, me.lane());
+        volatile auto& kept = Kept::place().product;  // for finish_piece
+        kept.batch = at.batch;
+        kept.row = part.row;
+        kept.column = part.column;
+        kept.rows = tiles.rows;
+        kept.columns = tiles.columns;
+        if (bias_first(p)) bias.fetch(ProductArgs(p.work).bias(), part.column, tiles.columns, me.lane());
         switch (part.width) {
             case 0: pass_by(sums, layout, at.stages, me); break;
             case 64: multiply_any<64>(sums, flags, layout, at.stages, me); break;
@@ -213,59 +223,68 @@ struct HopperGemm {
     }
 
     // In registers, piece by piece. False after a trap.
-    static DEV bool finish(const f32 (&sums)[SUMS], const EarlyBias& bias, Workers& me) {
+    static DEV bool finish(f32 (&sums)[SUMS], const EarlyBias& bias, Workers& me) {
         const HopperProducts p(me.work());
-        const ProductTiles tiles = p.tiles();
-        const ProductItem at = tiles.at(Kept::place().tile);
-        const u32 lane = me.lane(), warp = me.warp();
-        const WarpPart part(p, at, warp);
-        const u32 pieces = part.width / PIECE_COLUMNS;
+        const u32 warp = me.warp(), pieces = WarpPart::width_of(p, warp) / PIECE_COLUMNS;
         u32 mine = (1u << pieces) - 1;  // a bit for each piece that this block finishes
-        if (tiles.splits > 1) {
-            const SplitTile split = split_tile(p, tiles, at, warp, pieces);
+        if (p.schedule().splits > 1) {
+            const SplitTile split = split_tile(p, warp, pieces);
+            const u32 lane = me.lane();
             split.publish(sums, lane);
-            if (at.split >= split.finishers()) return true;
+            if (split.split >= split.finishers()) return true;
             if (!split.wait(*shared_state().launch, p.work.instruction, lane)) return false;
             mine = split.mine();
         }
-        Piece piece{at.batch * tiles.rows + part.row + lane / 4, (at.batch + 1) * tiles.rows, part.column + 2 * (lane % 4), tiles.columns};
+        if (bias_first(p)) bias.add(sums, pieces, ProductArgs(p.work).bias().dtype, me.lane());
 #pragma unroll
         for (u32 i = 0; i < SUMS / PIECE_SUMS; ++i) {
-            if (mine >> i & 1) {
-                PieceSums piece_sums;
+            if (!(mine >> i & 1)) continue;
+            PieceSums piece;
 #pragma unroll
-                for (u32 k = 0; k < PIECE_SUMS; ++k) piece_sums.v[k] = sums[i * PIECE_SUMS + k];
-                finish_piece(piece_sums, piece, at.batch, part.row, bias.words[i], i);
-            }
-            piece.column += PIECE_COLUMNS;
+            for (u32 k = 0; k < PIECE_SUMS; ++k) piece.v[k] = sums[i * PIECE_SUMS + k];
+            if (p.schedule().splits > 1) piece = gather_piece(piece, i);
+            finish_piece(piece, i);
         }
         return true;
     }
 
-    static DEV SplitTile split_tile(const HopperProducts& p, const ProductTiles& tiles, const ProductItem& at, u32 warp, u32 pieces) {
+    static DEV SplitTile split_tile(const HopperProducts& p, u32 warp, u32 pieces) {
+        const ProductTiles tiles = p.tiles();
+        const ProductItem at = tiles.at(Kept::place().tile);
         char* const workspace = shared_state().launch->workspace;
         const u64 sums = p.schedule().sums * 1024ull + static_cast<u64>(at.tile) * tiles.splits * WORKER_WARPS * pieces * WARP_PIECE_BYTES;
         const u64 flags = p.schedule().flags_at * 1024ull + static_cast<u64>(at.tile * WORKER_WARPS + warp) * MAX_FINISHERS * MAX_SPLITS * 4;
         return SplitTile{reinterpret_cast<f32*>(workspace + sums), reinterpret_cast<u32*>(workspace + flags), tiles.splits, at.split, warp, pieces};
     }
 
+    // Whether bias is the first to meet the sums: then it is fetched before the main loop, and added before the steps.
+    static DEV bool bias_first(const HopperProducts& p) {
+        const ProductArgs args(p.work);
+        return p.has(BIAS_EARLY) && args.steps(0) == STEP_BIAS && args.alpha() == 1.0f && !args.has_c() && !args.is_glu();
+    }
+
     struct PieceSums {
         f32 v[PIECE_SUMS];
     };
-    // Takes piece `index` of a tile, which lies in batch `batch`, to the result; `row`: its first one, within the batch. A call:
-    // it has registers of its own, and what it is given stays in registers.
-    static DEV_CALL void finish_piece(PieceSums sums, Piece at, u32 batch, u32 row, u32 early_bias, u32 index) {
+    // This block's sums of piece `index` become whole ones.
+    static DEV_CALL PieceSums gather_piece(PieceSums sums, u32 index) {
+        const Workers me;
+        const HopperProducts p(me.work());
+        const u32 warp = me.warp();
+        split_tile(p, warp, WarpPart::width_of(p, warp) / PIECE_COLUMNS).gather(sums.v, index, me.lane());
+        return sums;
+    }
+    // Takes piece `index` of the warp's part of the tile to the result. A call: it has registers of its own, and what it is given
+    // stays in registers. Where it is was worked out before the main loop.
+    static DEV_CALL void finish_piece(PieceSums sums, u32 index) {
         const Workers me;
         const HopperProducts p(me.work());
         const ProductArgs args(p.work);
         f32(&v)[PIECE_SUMS] = sums.v;
-        const u32 lane = me.lane(), staging = me.staging();
-        if (p.schedule().splits > 1) {
-            const ProductTiles tiles = p.tiles();
-            const ProductItem item = tiles.at(Kept::place().tile);
-            const u32 warp = me.warp();
-            split_tile(p, tiles, item, warp, WarpPart(p, item, warp).width / PIECE_COLUMNS).gather(v, index, lane);
-        }
+        const u32 lane = me.lane();
+        const volatile auto& kept = Kept::place().product;
+        const u32 batch = kept.batch, row = kept.row, rows = kept.rows;
+        const Piece at{batch * rows + row + lane / 4, (batch + 1) * rows, kept.column + index * PIECE_COLUMNS + 2 * (lane % 4), kept.columns};
         const MapPlace to = p.out_place(batch, row);
         const f32 alpha = args.alpha();
         if (alpha != 1.0f) {
@@ -273,13 +292,13 @@ struct HopperGemm {
             for (u32 k = 0; k < PIECE_SUMS; ++k) v[k] *= alpha;
         }
         if (args.is_glu()) {
-            store_piece_glu(v, args.unit(), args.out(), to, at, staging, lane);
+            store_piece_glu(v, args.unit(), args.out(), to, at, me.staging(), lane);
             return;
         }
         if (args.has_c()) combine_piece(v, args.c(), at, false, args.beta());
-        finish_steps(v, args, at, early_bias, p.has(BIAS_EARLY), lane);
+        finish_steps(v, args, at, bias_first(p) ? 1 : 0);
         if (args.out().dtype == DTYPE_F32) store_piece_32(v, args.out(), at);
-        else store_piece_16(v, args.out(), to, at, staging, lane);
+        else store_piece_16(v, args.out(), to, at, me.staging(), lane);
     }
 
     // Through scratch memory, by the portable epilogue, which knows every step and operand.

@@ -48,7 +48,7 @@ template <u32 WIDTH> DEV void store_half(const Tensor& out, const MapPlace& to, 
     if (to.map && (to.whole || inside)) {
         fence_proxy_shared();
         __syncwarp();
-        if (lane == 0) {
+        if (anew(lane) == 0) {
             if (row < rows && column < columns) store_box(to, shared, column, to.row + half * HALF_ROWS);
             bulk_commit();  // also of nothing: wait_half counts
         }
@@ -61,12 +61,12 @@ template <u32 WIDTH> DEV void store_half(const Tensor& out, const MapPlace& to, 
         store_row(out, offset, shared + mine * WIDTH * 2, min(WIDTH, columns - column), lane % 4, WIDTH == 64 ? mine : mine / 2);
     }
     __syncwarp();
-    if (lane == 0) bulk_commit();
+    if (anew(lane) == 0) bulk_commit();
 }
 
 // Waits until this half of the staging, stored from two halves ago, may be written again.
 DEV void wait_half(u32 lane) {
-    if (lane == 0) bulk_wait_read<1>();
+    if (anew(lane) == 0) bulk_wait_read<1>();
     __syncwarp();
 }
 
@@ -96,6 +96,7 @@ DEV void store_piece_32(const f32 (&v)[PIECE_SUMS], const Tensor& out, const Pie
 #pragma unroll
     for (u32 half = 0; half < 2; ++half) {
         if (at.row + half * HALF_ROWS >= at.rows) continue;
+        const u32 columns = anew(at.columns);
         char* p = element(out, row_offset(out, at.row + half * HALF_ROWS) + static_cast<i64>(at.column) * step);
         const bool pairs = step == 1 && reinterpret_cast<u64>(p) % 8 == 0;
 #pragma unroll
@@ -103,11 +104,11 @@ DEV void store_piece_32(const f32 (&v)[PIECE_SUMS], const Tensor& out, const Pie
             const u32 column = at.column + j * 8;
             char* q = p + j * 32 * step;
             const f32 low = v[j * 4 + half * 2], high = v[j * 4 + half * 2 + 1];
-            if (pairs && column + 1 < at.columns && range_in_bounds(out, q, 8)) {
+            if (pairs && column + 1 < columns && range_in_bounds(out, q, 8)) {
                 *reinterpret_cast<float2*>(q) = make_float2(low, high);
             } else {
-                if (column < at.columns && in_bounds(out, q)) *reinterpret_cast<f32*>(q) = low;
-                if (column + 1 < at.columns && in_bounds(out, q + 4 * step)) *reinterpret_cast<f32*>(q + 4 * step) = high;
+                if (column < columns && in_bounds(out, q)) *reinterpret_cast<f32*>(q) = low;
+                if (column + 1 < columns && in_bounds(out, q + 4 * step)) *reinterpret_cast<f32*>(q + 4 * step) = high;
             }
         }
     }
