@@ -13,8 +13,8 @@ from dla.isa.dtypes import DType
 def is_weight(value: Value) -> bool:
     """Whether a constant is only the right matrix of products that tensor cores do in 16 bits, or as tf32.
 
-    Each of their sums then reads neighbouring elements: a row of [N, K] streams for one sample as for many, and tf32
-    is multiplied in no other order.
+    Each of their sums then reads neighbouring elements: a row of [N, K] streams for one sample as for many, and tensor
+    cores take tf32 in no other order.
     """
     if value.rank < 2 or not value.users:
         return False

@@ -22,6 +22,7 @@ TENSOR_MAP_BYTES = 128
 MAX_SPLITS, MAX_FINISHERS = 8, 4
 A_ACROSS, B_ACROSS, HALF_FLOATS, BATCHED, B_CONSTANT, BIAS_EARLY = (1 << i for i in range(6))
 OUT_MAPPED, OUT_WHOLE, A_WHOLE, B_WHOLE, A_SHARED, B_SHARED = (1 << i for i in range(6, 12))
+FLOATS, EXACT, BY_PIECES = (1 << i for i in range(12, 15))
 PAIR = 2
 FLASH_WIDE, FLASH_F16 = 1, 2
 WAIT_FOR_ALL = 0xFFFFFFFF
@@ -52,6 +53,9 @@ CONSTANTS: dict[str, tuple[int, str]] = {
     "A_ACROSS": (A_ACROSS, "flags of a ProductSchedule: the rows of a are neighbours in memory, not its columns"),
     "B_ACROSS": (B_ACROSS, "the columns of b are neighbours"),
     "HALF_FLOATS": (HALF_FLOATS, "f16, else bf16"),
+    "FLOATS": (FLOATS, "f32: as tf32,"),
+    "EXACT": (EXACT, "or as it is, by multiply-add"),
+    "BY_PIECES": (BY_PIECES, "of those: the epilogue is not the portable one, although the sums are in scratch memory"),
     "BATCHED": (BATCHED, "tensor maps have three coordinates for batches"),
     "B_CONSTANT": (B_CONSTANT, "nothing in the program writes b"),
     "BIAS_EARLY": (BIAS_EARLY, "bias: 16-bit, one row for all, pairs aligned"),

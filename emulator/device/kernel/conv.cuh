@@ -202,13 +202,12 @@ struct ConvHandler {
     static DEV Tiling tiling_of(const ConvArgs& args, const ConvShape& s) {
         const bool exact = args.x().dtype == DTYPE_F32 && args.math() == CONV_MATH_EXACT;
         static_assert(TallFloatTile::COLUMNS == TallTile<Bf16>::COLUMNS, "one shape");
-        const bool has_tall = args.x().dtype == DTYPE_F32 || HAS_LARGE<Bf16>;
-        return Tiling::choose(s.groups, s.rows, s.outputs, TallFloatTile::COLUMNS, exact ? 13 : has_tall ? 8 : NEVER, !exact);
+        return Tiling::choose(s.groups, s.rows, s.outputs, TallFloatTile::COLUMNS, exact ? 13 : HAS_LARGE ? 8 : NEVER, !exact);
     }
 
     template <class T> static DEV void run_on_tensor_cores(const ConvArgs& args, const ConvShape& s, const Tiling& tiling,
                                                            const Tiling::Place& at, const Block& block) {
-        if constexpr (HAS_LARGE<T>) {
+        if constexpr (HAS_LARGE) {
             if (tiling.rows == 128) return conv_tile<TallTile<T>>(args, s, at, block);
         }
         if (tiling.rows == 64) conv_tile<MediumTile<T>>(args, s, at, block);

@@ -86,7 +86,7 @@ struct GemmHandler {
             case DTYPE_F16: run_on_tensor_cores<F16>(args, p, tiling, at, block); break;
             case DTYPE_F32:
                 if (args.math() == GEMM_MATH_TF32) run_on_tensor_cores<Tf32>(args, p, tiling, at, block);
-                else if (tiling.rows == LargeFloatTile::ROWS) gemm_tile<LargeFloatTile>(args, p, at, block);
+                else if (tiling.rows == TallFloatTile::ROWS) gemm_tile<TallFloatTile>(args, p, at, block);
                 else gemm_tile<SmallFloatTile>(args, p, at, block);
                 break;
             default: gemm_tile<IntegerTile>(args, p, at, block); break;
@@ -97,14 +97,13 @@ struct GemmHandler {
     static DEV Tiling tiling_of(const GemmArgs& args, const Products& p) {
         const bool exact = args.a().dtype == DTYPE_F32 && args.math() == GEMM_MATH_EXACT;
         if (!is_float(args.a().dtype)) return Tiling(p.batches, p.m, p.n, IntegerTile::ROWS, IntegerTile::COLUMNS);
-        const bool has_large = args.a().dtype == DTYPE_F32 || HAS_LARGE<Bf16>;
-        if (!exact) return Tiling::choose(p.batches, p.m, p.n, LargeTile<Bf16>::COLUMNS, has_large ? 14 : NEVER, true);
-        return Tiling::choose(p.batches, p.m, p.n, LargeFloatTile::COLUMNS, FLOAT_TILES ? 16 : 13, false);
+        if (!exact) return Tiling::choose(p.batches, p.m, p.n, LargeTile<Bf16>::COLUMNS, HAS_LARGE ? 14 : NEVER, true);
+        return Tiling::choose(p.batches, p.m, p.n, TallFloatTile::COLUMNS, 13, false);
     }
 
     template <class T> static DEV void run_on_tensor_cores(const GemmArgs& args, const Products& p, const Tiling& tiling,
                                                            const Tiling::Place& at, const Block& block) {
-        if constexpr (HAS_LARGE<T>) {
+        if constexpr (HAS_LARGE) {
             if (tiling.rows == 128) return gemm_tile<LargeTile<T>>(args, p, at, block);
         }
         if (tiling.rows == 64) gemm_tile<MediumTile<T>>(args, p, at, block);

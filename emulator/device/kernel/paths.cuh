@@ -5,6 +5,7 @@
 #include "path_workers.cuh"
 #include "hopper/conv.cuh"
 #include "hopper/flash.cuh"
+#include "hopper/floats.cuh"
 #include "hopper/gemm.cuh"
 #include "hopper/stream.cuh"
 

@@ -10,23 +10,16 @@ template <class T> using LargeTile = TensorCoreTile<T, 128, 128, LINE_DEPTH<T>, 
 template <class T> using TallTile = TensorCoreTile<T, 128, 64, LINE_DEPTH<T>, 4, 2, 1, 5>;
 template <class T> using MediumTile = TensorCoreTile<T, 64, 64, LINE_DEPTH<T>, 2, 2, 2, 6>;
 template <class T> using SmallTile = TensorCoreTile<T, 32, 32, 2 * LINE_DEPTH<T>, 1, 1, 8, 7>;
-using TallFloatTile = ScalarTile<f32, Bits32, 128, 64, 32, 4>;  // of convolutions, like TallTile
-#ifdef HOPPER
-using LargeFloatTile = FloatTile<128, 128, 4>;
-constexpr bool FLOAT_TILES = true;
-#else
-using LargeFloatTile = TallFloatTile;  // a FloatTile leaves its callers too few of 168 registers
-constexpr bool FLOAT_TILES = false;
-#endif
+using TallFloatTile = ScalarTile<f32, Bits32, 128, 64, 32, 4>;
 using SmallFloatTile = ScalarTile<f32, Bits32, 32, 32, 64, 6>;
 using IntegerTile = ScalarTile<i32, Widened, 32, 32, 64, 6>;
 
-// Hopper's paths take the large products of 16-bit floats. What they leave is small or odd, and a large tile for it would only
-// make the build longer.
+// Hopper's paths take the large products on tensor cores. What they leave is small or odd, and a large tile for it would
+// only make the build longer.
 #ifdef HOPPER
-template <class T> constexpr bool HAS_LARGE = T::Element::BYTES == 4;
+constexpr bool HAS_LARGE = false;
 #else
-template <class T> constexpr bool HAS_LARGE = true;
+constexpr bool HAS_LARGE = true;
 #endif
 constexpr u32 NEVER = 1 << 16;  // the cost of a tile that does not exist
 

@@ -42,7 +42,8 @@ DEV void run_path(u32 taken, const Block& block) {
         case PATH_GEMM:
         case PATH_CONV: {  // the same, once its operands are in shared memory
             Workers workers;
-            HopperGemm::run(workers);
+            if (HopperFloats::runs(workers.work())) HopperFloats::run();
+            else HopperGemm::run(workers);
             break;
         }
         case PATH_STREAM: HopperStream::run(); break;

@@ -1,4 +1,4 @@
-"""CONV of 16-bit floats on wgmma: whether it fits, its tile shape and splits, its tensor maps.
+"""CONV of floats as a product: whether it fits, its tile shape and splits, its tensor maps.
 
 The main loop and the epilogue are those of GEMM; only the rows of x are fetched in another way.
 """
@@ -41,6 +41,7 @@ class Geometry:
     dilations: tuple[int, int]
     low: tuple[int, int]
     high: tuple[int, int]
+    line: int  # channels in a slice of a stage
 
     @staticmethod
     def of(instruction: Instruction, out: Descriptor, x: Descriptor, w: Descriptor) -> Geometry:
@@ -52,6 +53,7 @@ class Geometry:
         return Geometry(
             x.bounds[0], _two(x.bounds[1:-1]), x.bounds[-1], out.bounds[-1], _two(out.bounds[1:-1]),
             _two(w.bounds[1:-1]), (down, across), (down_dilation, across_dilation), (top, left), (bottom, right),
+            gemm.LINE_BYTES // x.dtype.itemsize,
         )  # fmt: skip
 
     @property
@@ -61,8 +63,8 @@ class Geometry:
 
     @property
     def stages(self) -> int:
-        """Of the whole depth: each has 64 channels, or what is left of them, at one place of the kernel."""
-        return math.prod(self.kernel) * math.ceil(self.channels / gemm.DEPTH)
+        """Of the whole depth: each has a line of channels, or what is left of them, at one place of the kernel."""
+        return math.prod(self.kernel) * math.ceil(self.channels / self.line)
 
     @property
     def is_pointwise(self) -> bool:
@@ -81,11 +83,11 @@ def _two(sizes: tuple[int, ...]) -> tuple[int, int]:
 
 
 def schedule(instruction: Instruction, context: Context) -> Schedule | None:
-    """The schedule of a CONV of 16-bit floats whose operands tensor maps can describe; None for others."""
+    """The schedule of a CONV of floats whose operands tensor maps can describe; None for others."""
     if instruction.row.mnemonic != "CONV":
         return None
     out, x, w = (instruction.operand(name) for name in ("out", "x", "w"))
-    if out is None or x is None or w is None or x.dtype not in (DType.F16, DType.BF16):
+    if out is None or x is None or w is None or not x.dtype.is_float:
         return None
     if any(d.offset_register is not None for d in (out, x, w)) or 0 in (*out.bounds, *x.bounds, *w.bounds):
         return None
@@ -118,17 +120,17 @@ def _steps(d: Descriptor) -> tuple[int, int, int]:
 
 def _assemble(
     instruction: Instruction, context: Context, shape: Geometry, out: Descriptor, x: Descriptor, w: Descriptor
-) -> Schedule:
-    fast = epilogue.is_fast(instruction)
-    tiles = gemm.TILES if fast else gemm.SCRATCH_TILES
-    split = fast and context.workspace_bytes < gemm.MAX_WORKSPACE
-    depth = shape.stages * gemm.DEPTH
+) -> Schedule | None:
     plain = shape.is_pointwise and _is_dense(x)
-    blocks, pairs = context.target.blocks, plain and fast
-    offers = gemm.offers(shape.rows, shape.outputs, 1, blocks, depth, tiles=tiles, split=split, pairs=pairs)
+    product = (shape.rows, shape.outputs, 1)
+    found = gemm.ways(instruction, x.dtype, product, shape.stages, context, pairs=plain)
+    if found is None:
+        return None
+    offers, fast = found
+    exact = gemm.is_exact(instruction, x.dtype)
     decision = context.decide(instruction, offers)
     choice, tile = decision.choice, decision.choice.tile
-    slices = gemm.slices_of(choice, shape.stages, b_across=False) if plain else 1
+    slices = gemm.slices_of(choice, shape.stages, b_across=False) if plain and not exact else 1
     whole = False
     x_map: AnyMap
     if plain:
@@ -143,12 +145,15 @@ def _assemble(
         layout.A_WHOLE: whole,
         layout.B_WHOLE: whole,
         layout.HALF_FLOATS: x.dtype is DType.F16,
+        layout.FLOATS: x.dtype is DType.F32,
+        layout.EXACT: exact,
+        layout.BY_PIECES: exact and fast,
         layout.B_CONSTANT: context.is_constant(w),
-        layout.BIAS_EARLY: fast and epilogue.bias_is_early(instruction),
+        layout.BIAS_EARLY: fast and not exact and epilogue.bias_is_early(instruction),
         layout.OUT_WHOLE: not out.is_dynamic,
     }
     stages = math.ceil(shape.stages / slices)
-    parts = gemm.Parts(decision, choice.tiles(shape.rows, shape.outputs, 1), stages, fast, slices)
+    parts = gemm.Parts(decision, choice.tiles(*product), stages, fast, slices)
     path = PATH_GEMM if plain else PATH_CONV
     return gemm.product_schedule(context, path, parts, (x_map, w_map, out_map), flags)
 
@@ -180,16 +185,16 @@ def _out_map(context: Context, out: Descriptor, shape: Geometry) -> TensorMap:
 
 
 def _kernel_map(context: Context, w: Descriptor, shape: Geometry, columns: int) -> TensorMap:
-    """Boxes of DEPTH channels of one place of the kernels of `columns` outputs."""
+    """Boxes of a line of channels of one place of the kernels of `columns` outputs."""
     dims = (shape.channels, shape.kernel[1], shape.kernel[0], shape.outputs)
-    return TensorMap(w.dtype, context.address(w), dims, _steps(w), (gemm.DEPTH, 1, 1, columns))
+    return TensorMap(w.dtype, context.address(w), dims, _steps(w), (shape.line, 1, 1, columns))
 
 
 def _window_map(context: Context, x: Descriptor, shape: Geometry, rows: int) -> Im2colMap:
-    """Boxes of DEPTH channels of what the windows of `rows` positions have at one place."""
+    """Boxes of a line of channels of what the windows of `rows` positions have at one place."""
     reach = [(k - 1) * d for k, d in zip(shape.kernel, shape.dilations, strict=True)]
     return Im2colMap(
         x.dtype, context.address(x), (shape.channels, shape.sizes[1], shape.sizes[0], shape.samples), _steps(x),
         lower=(-shape.low[1], -shape.low[0]), upper=(shape.high[1] - reach[1], shape.high[0] - reach[0]),
-        box=(gemm.DEPTH, rows), step=(shape.strides[1], shape.strides[0]),
+        box=(shape.line, rows), step=(shape.strides[1], shape.strides[0]),
     )  # fmt: skip

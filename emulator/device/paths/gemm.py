@@ -1,4 +1,7 @@
-"""GEMM of 16-bit floats on wgmma: whether it fits, its tile shape and splits, its tensor maps."""
+"""GEMM of floats through the stage ring: whether it fits, its tile shape and splits, its tensor maps.
+
+On wgmma, but for f32 as it is, which is multiplied by multiply-add.
+"""
 
 from __future__ import annotations
 
@@ -18,8 +21,10 @@ from dla.isa.descriptor import Descriptor, Dynamic
 from dla.isa.dtypes import DType
 from dla.isa.program import Instruction
 
-DEPTH = 64
-"""Elements of the depth (K) in one slice of a stage."""
+LINE_BYTES = 128
+"""The widest swizzle that there is; one row's part of a slice of a stage."""
+DEPTH = LINE_BYTES // 2
+"""Elements of the depth (K) in one slice, of 16 bits."""
 RING_GRANULES, LEAST_STAGES = 24, 3
 """Room for stages, and how many of them there have to be at a time."""
 GROUPS = 3
@@ -83,6 +88,10 @@ class Tile:
 TILES = (Tile(128, 256), Tile(128, 128), Tile(128, 64), Tile(64, 256), Tile(64, 128), Tile(64, 64))
 SCRATCH_TILES = tuple(tile for tile in TILES if tile.columns * tile.rows < 128 * 256)
 """Those whose sums leave the ring room, for the portable epilogue."""
+TURNED_TILES = tuple(tile for tile in TILES if tile != Tile(64, 64))
+"""Those of f32 on tensor cores: all workers turn operands, and have a part in the tile."""
+EXACT_TILES = (Tile(128, 256), Tile(128, 128), Tile(64, 256))
+"""Those of f32 as it is: a warp has 16 rows of 128 or 256 columns. One stage and the sums fit the ring."""
 
 
 @dataclass(frozen=True)
@@ -100,6 +109,12 @@ class Costs:
 
 
 COSTS = Costs()
+EXACT_COSTS = Costs(multiplies=218, piece=500)
+"""Of f32 as it is, whose depth counts twice: 85 % of 128 multiply-adds per clock; sums go through scratch memory."""
+NARROW = 1.1
+"""How much longer it takes in narrower tiles than the first: 8 x 8 sums of a lane share factors less than 8 x 16."""
+HANDLER_TILES = ((Tile(32, 32), 29), (Tile(128, 64), 188))
+"""The handler's tiles for f32 as it is, and clocks for each of the depth (kernel/tilings.cuh)."""
 
 
 @dataclass(frozen=True)
@@ -160,7 +175,7 @@ def clocks(
 @lru_cache(maxsize=1024)
 def offers(
     rows: int, columns: int, batches: int, blocks: int, depth: int,
-    *, tiles: tuple[Tile, ...] = TILES, split: bool = True, pairs: bool = False,
+    *, tiles: tuple[Tile, ...] = TILES, split: bool = True, pairs: bool = False, costs: Costs = COSTS,
 ) -> tuple[Offer[Choice], ...]:  # fmt: skip
     """All ways with what they cost, the cheapest first; `pairs`: blocks may share operands."""
     most = math.ceil(depth / DEPTH) // 2 if split else 1
@@ -172,8 +187,40 @@ def offers(
         for choice in (Choice(tile, splits, shared),)
         if splits == 1 or (splits <= most and choice.tiles(rows, columns, batches) * splits <= blocks)
     ]
-    offered = [Offer(choice, clocks(choice, rows, columns, batches, blocks, depth)) for choice in choices]
+    offered = [Offer(choice, clocks(choice, rows, columns, batches, blocks, depth, costs)) for choice in choices]
     return tuple(sorted(offered, key=lambda o: (o.clocks, o.choice.brought("a") + o.choice.brought("b"))))
+
+
+def is_exact(instruction: Instruction, dtype: DType) -> bool:
+    """Whether operands of `dtype` are f32 that has to be multiplied as it is."""
+    return dtype is DType.F32 and instruction.attributes.get("math", "exact") == "exact"
+
+
+def ways(
+    instruction: Instruction, dtype: DType, shape: tuple[int, int, int], slices: int, context: Context,
+    *, pairs: bool = True,
+) -> tuple[tuple[Offer[Choice], ...], bool] | None:  # fmt: skip
+    """What is offered for a product of `shape` (rows, columns, batches) and a depth of `slices`.
+
+    Also whether its epilogue is done in registers. None where the handler is quicker. `pairs`: of 16-bit floats, blocks
+    may share operands.
+    """
+    blocks, depth = context.target.blocks, slices * DEPTH  # f32 takes as long as twice the depth
+    fast = epilogue.is_fast(instruction)
+    if is_exact(instruction, dtype):
+        offered = _wide_first(offers(*shape, blocks, depth, tiles=EXACT_TILES, split=False, costs=EXACT_COSTS))
+        items = (math.ceil(Choice(tile, 1).tiles(*shape) / blocks) * step for tile, step in HANDLER_TILES)
+        return (offered, fast) if offered[0].clocks < EXACT_COSTS.start + min(items) * depth // 2 else None
+    split, pairs = fast and context.workspace_bytes < MAX_WORKSPACE, pairs and fast and dtype is not DType.F32
+    tiles = tuple(tile for tile in (TILES if fast else SCRATCH_TILES) if dtype is not DType.F32 or tile in TURNED_TILES)
+    return offers(*shape, blocks, depth, tiles=tiles, split=split, pairs=pairs), fast
+
+
+def _wide_first(offered: tuple[Offer[Choice], ...]) -> tuple[Offer[Choice], ...]:
+    """What is offered for f32 as it is, with what narrow tiles take."""
+    factors = (1.0 if o.choice.tile == EXACT_TILES[0] else NARROW for o in offered)
+    priced = [Offer(o.choice, o.clocks * factor) for o, factor in zip(offered, factors, strict=True)]
+    return tuple(sorted(priced, key=lambda o: o.clocks))
 
 
 @dataclass(frozen=True)
@@ -206,6 +253,7 @@ def product_schedule(
         layout.A_SHARED: choice.shared == "a",
         layout.B_SHARED: choice.shared == "b",
     }
+    exact = flags[layout.EXACT]
     values = {
         "a_map": context.map_index(a_map),
         "b_map": context.map_index(b_map),
@@ -219,15 +267,16 @@ def product_schedule(
         "band": 1024 // choice.pair[0],
         "axes": parts.axes,
         "held": parts.held,
-        "scratch": 0 if parts.fast else tile.scratch_granules,
+        "scratch": 0 if parts.fast and not exact else tile.scratch_granules,
         "sums": sums // 1024,
         "flags_at": flags_at // 1024,
     }
+    arithmetic, finish = "multiply-add" if exact else "wgmma", "" if parts.fast else ", portable epilogue"
     split = f", depth in {splits}" if splits > 1 else ""
     shared = f", {choice.shared} shared by pairs" if choice.shared else ""
     return Schedule(
         path, tuple(values[name] for name, *_ in PRODUCT_SCHEDULE.fields),
-        f"wgmma, tiles of {tile.rows} x {tile.columns}{split}{shared}{'' if parts.fast else ', portable epilogue'}",
+        f"{arithmetic}, tiles of {tile.rows} x {tile.columns}{split}{shared}{finish}",
         parts.tiles * splits, parts.decision, choice.blocks,
     )  # fmt: skip
 
@@ -255,24 +304,25 @@ NO_BATCHES = Batches()
 
 
 def operand_map(
-    dtype: DType, address: int, dims: tuple[int, int], step: int, box: tuple[int, int], batches: Batches = NO_BATCHES
-) -> tuple[TensorMap, bool]:
+    dtype: DType, address: int, dims: tuple[int, int], step: int, box: tuple[int, int],
+    batches: Batches = NO_BATCHES, swizzle: int = LINE_BYTES,
+) -> tuple[TensorMap, bool]:  # fmt: skip
     """The map of a matrix of `dims` (inner, outer), rows `step` bytes apart, for boxes of `box` (outer, lines).
 
-    Also whether one box brings all of a stage: 64 inner elements are a line of a swizzled tile, and for a box to have
+    Also whether one box brings all of a stage: some inner elements are a line of a swizzled tile, and for a box to have
     more of them, lines have to be a dim of their own, the last one. That needs an inner dim of whole lines.
     """
-    (inner, outer), sizes, steps = dims, batches.sizes, batches.steps
-    whole = inner % DEPTH == 0 and (not sizes or sizes[-1] == 1)
+    (inner, outer), sizes, steps, line = dims, batches.sizes, batches.steps, LINE_BYTES // dtype.itemsize
+    whole = inner % line == 0 and (not sizes or sizes[-1] == 1)
     if whole:
-        last, last_step, last_box = inner // DEPTH, DEPTH * dtype.itemsize, box[1]
-        inner, sizes, steps = DEPTH, sizes[:-1], steps[:-1]
+        last, last_step, last_box = inner // line, LINE_BYTES, box[1]
+        inner, sizes, steps = line, sizes[:-1], steps[:-1]
     else:
         last, last_step, last_box = (sizes[-1], steps[-1], 1) if sizes else (1, ALIGNMENT, 1)
         sizes, steps = sizes[:-1], steps[:-1]
     ones = (1,) * len(sizes)
-    boxes = (DEPTH, box[0], *ones, last_box)
-    return TensorMap(dtype, address, (inner, outer, *sizes, last), (step, *steps, last_step), boxes), whole
+    boxes = (line, box[0], *ones, last_box)
+    return TensorMap(dtype, address, (inner, outer, *sizes, last), (step, *steps, last_step), boxes, swizzle), whole
 
 
 # ---- the shape of an instruction ----
@@ -321,13 +371,13 @@ def group(dims: Sequence[int], dynamic: Sequence[bool], a: Operand, b: Operand, 
 
 
 def schedule(instruction: Instruction, context: Context) -> Schedule | None:
-    """The schedule of a GEMM of 16-bit floats whose operands tensor maps can describe; None for others."""
+    """The schedule of a GEMM of floats whose operands tensor maps can describe; None for others."""
     if instruction.row.mnemonic != "GEMM":
         return None
     out, a, b = (instruction.operand(name) for name in ("out", "a", "b"))
     if out is None or a is None or b is None:
         return None
-    if a.dtype not in (DType.F16, DType.BF16) or any(d.offset_register is not None for d in (out, a, b)):
+    if not a.dtype.is_float or any(d.offset_register is not None for d in (out, a, b)):
         return None
     if isinstance(a.dims[-1], Dynamic) or 0 in (*out.bounds, *a.bounds):
         return None
@@ -345,6 +395,8 @@ class _Scheduler:
         self.glu = instruction.sub == "glu"
         batch = self.dims[:-2]
         self.depth, self.columns = a.bounds[-1], b.bounds[-1]
+        self.line = LINE_BYTES // a.dtype.itemsize
+        self.slices = math.ceil(self.depth / self.line)
         self.out = Operand(out, out.strides)
         self.a = broadcast(a, (*batch, self.dims[-2], self.depth))
         self.b = broadcast(b, (*batch, self.depth, self.columns))
@@ -360,11 +412,11 @@ class _Scheduler:
         batches = math.prod(self.dims[k] for g in self.grouping.groups for k in g)
         if rows < LEAST_ROWS or (self.dims[-2] == 1 and (a_axis == -2 or not self._rows_are_aligned())):
             return None
-        fast = epilogue.is_fast(self.instruction)
-        tiles = TILES if fast else SCRATCH_TILES
-        split = fast and self.context.workspace_bytes < MAX_WORKSPACE
-        blocks = self.context.target.blocks
-        offered = offers(rows, self.columns, batches, blocks, self.depth, tiles=tiles, split=split, pairs=fast)
+        shape = (rows, self.columns, batches)
+        found = ways(self.instruction, self.a.descriptor.dtype, shape, self.slices, self.context)
+        if found is None:
+            return None
+        offered, fast = found
         return self._assemble(
             self.context.decide(self.instruction, offered), rows, batches, a_axis == -2, b_axis == -1, fast
         )
@@ -374,7 +426,10 @@ class _Scheduler:
     ) -> Schedule:
         assert self.grouping is not None
         choice, context = decision.choice, self.context
-        slices = slices_of(choice, math.ceil(self.depth / DEPTH), b_across=b_across)
+        floats = self.a.descriptor.dtype is DType.F32
+        exact = is_exact(self.instruction, self.a.descriptor.dtype)
+        turned = exact or (floats and (a_across or b_across))  # by the workers: kernel/hopper/turn.cuh
+        slices = 1 if turned else slices_of(choice, self.slices, b_across=b_across)
         a_map, a_whole = self._map(self.a, rows, (choice.brought("a"), slices), across=a_across)
         b_map, b_whole = self._map(self.b, self.columns, (choice.brought("b"), slices), across=b_across, of_b=True)
         out_map = self._out_map(rows) if fast else None
@@ -384,13 +439,16 @@ class _Scheduler:
             layout.A_WHOLE: a_whole,
             layout.B_WHOLE: b_whole,
             layout.HALF_FLOATS: self.a.descriptor.dtype is DType.F16,
+            layout.FLOATS: floats,
+            layout.EXACT: exact,
+            layout.BY_PIECES: exact and fast,
             layout.BATCHED: bool(self.grouping.groups),
             layout.B_CONSTANT: context.is_constant(self.b.descriptor),
-            layout.BIAS_EARLY: fast and epilogue.bias_is_early(self.instruction),
+            layout.BIAS_EARLY: fast and not exact and epilogue.bias_is_early(self.instruction),
             layout.OUT_WHOLE: not self.out.descriptor.is_dynamic,
         }
         tiles = choice.tiles(rows, self.columns, batches)
-        stages = math.ceil(self.depth / (DEPTH * slices))
+        stages = math.ceil(self.slices / slices)
         parts = Parts(decision, tiles, stages, fast, slices, self._axes(), self._held())
         return product_schedule(context, PATH_GEMM, parts, (a_map, b_map, out_map), flags)
 
@@ -424,12 +482,13 @@ class _Scheduler:
             row_stride, depth_stride = depth_stride, row_stride
         elif self.dims[-2] == 1:
             row_stride = self._row_stride(operand)
-        dims, stride, box = (self.depth, rows), row_stride, stage
-        if across:
-            dims, stride, box = (rows, self.depth), depth_stride, (DEPTH * stage[1], stage[0] // DEPTH)
+        dims, stride, box, swizzle = (self.depth, rows), row_stride, stage, LINE_BYTES
         descriptor, item = operand.descriptor, operand.item
-        batches = self._batches(operand)
-        return operand_map(descriptor.dtype, self.context.address(descriptor), dims, stride * item, box, batches)
+        if across:
+            dims, stride, box = (rows, self.depth), depth_stride, (self.line * stage[1], stage[0] // self.line)
+            swizzle = 0 if item == 4 else LINE_BYTES
+        address, batches = self.context.address(descriptor), self._batches(operand)
+        return operand_map(descriptor.dtype, address, dims, stride * item, box, batches, swizzle)
 
     def _row_stride(self, operand: Operand) -> int:
         """Distance of rows where the last axis of rows has one element only."""

@@ -69,6 +69,7 @@ def draw(rng: Rng, way: str, dtype: DType) -> Draft:
         attributes |= {"steps": steps, "groups": channels if way == "depthwise" else 1}
         attributes |= {"act": str(rng.choice(["relu", "silu"]))} if "act" in steps else {}
         attributes |= {"clamp_low": -0.5, "clamp_high": 2.0} if "clamp" in steps else {}
+        attributes |= {"math": "tf32"} if dtype is DType.F32 and rng.random() < 0.5 else {}
         types = dict.fromkeys(shapes, dtype)
         placed = tuple(
             contiguous(Segment.SCRATCH, dtype, shapes[o.name]) if o.name in shapes else None for o in row.operands

@@ -52,7 +52,8 @@ def product(a: str, b: str, out: str, arguments: str = "y, a, b") -> str:
 @pytest.mark.parametrize(
     "text",
     [
-        product("f32[64, 64]", "f32[64, 64]", "f32[64, 64]"),
+        product("f32[64, 64]", "f32[64, 64]", "f32[64, 64]"),  # small, and as it is: the handler is quicker
+        product("f32[64, 66]", "f32[66, 64]", "f32[64, 64]", "y, a, b math=tf32"),  # rows of a are not aligned
         product("bf16[16, 64]", "bf16[64, 64]", "bf16[16, 64]"),  # few rows: streamed
         product("bf16[64, 63]", "bf16[63, 64]", "bf16[64, 64]"),  # rows of a begin at odd addresses
         product("bf16[64, 64]", "bf16[64, 63]", "bf16[64, 63]"),
@@ -98,6 +99,13 @@ def test_one_copy_brings_all_of_a_stage():
     assert (b.dims, b.strides, b.box) == ((64, 1024, 16), (2048, 128), (64, 64 * slices, columns // 64))
     assert made["flags"] & layout.A_WHOLE
     assert made["flags"] & layout.B_WHOLE
+
+
+def test_the_maps_of_a_product_in_tf32():
+    """A slice has 32 of the depth. What lies across comes in squares of 32 x 32, which the workers turn."""
+    a, b = planned(product("f32[100, 72]", "f32[72, 96]", "f32[100, 96]", "y, a, b math=tf32")).maps
+    assert (a.dtype, a.dims, a.strides, a.box, a.swizzle) == (DType.F32, (72, 100, 1), (288, 16), (32, 128, 1), 128)
+    assert (b.dims, b.strides, b.box, b.swizzle) == ((32, 72, 3), (384, 128), (32, 32, 2), 0)
 
 
 def test_batches_that_share_b_are_rows():
@@ -152,10 +160,20 @@ def test_few_deep_tiles_are_split():
     assert gemm.offers(128, 128, 1, 132, 8192)[0].choice.splits > 1
 
 
+def test_large_products_of_f32_as_it_is_are_done_by_multiply_add():
+    """In the largest tiles; one slice of each operand per stage, and scratch memory for the sums."""
+    found = first_schedule(product("f32[4096, 4096]", "f32[4096, 4096]", "f32[4096, 4096]"))
+    assert found.summary == "multiply-add, tiles of 128 x 256"
+    assert fields(found)["flags"] & layout.EXACT
+    assert fields(found)["stages"] == 4096 // 32
+    assert fields(found)["scratch"] == 17
+
+
 def test_stages_and_scratch_memory_fit_the_ring():
     """Two stages of every tile; and of the smaller ones, a stage and all sums."""
     for tile in gemm.TILES:
         assert 3 * tile.granules * tile.most_slices <= 24
+        assert tile not in gemm.EXACT_TILES or tile.granules + tile.scratch_granules <= 24
         assert tile.columns * tile.rows == 128 * 256 or tile.granules * tile.most_slices + tile.scratch_granules <= 24
 
 
@@ -193,8 +211,10 @@ WHOLE = {"152": "192", "136": "192", "200": "256", "72": "64", "88": "64", "100"
 
 
 def program(dtype: str, *, whole: bool = False) -> Program:
-    """PROGRAM with elements of type `dtype`, and the sizes of WHOLE."""
-    text = PROGRAM.replace(": T[", f": {dtype}[")
+    """PROGRAM with elements of type `dtype`, and the sizes of WHOLE; "tf32" is f32 with math=tf32."""
+    stored, math = ("f32", " math=tf32") if dtype == "tf32" else (dtype, "")
+    lines = PROGRAM.replace(": T[", f": {stored}[").splitlines()
+    text = "\n".join(line + math if "GEMM" in line else line for line in lines)
     return assemble(re.sub(r"\d{2,}", lambda m: WHOLE.get(m[0], m[0]), text) if whole else text)
 
 
@@ -210,7 +230,7 @@ def force(monkeypatch: pytest.MonkeyPatch, choice: Choice, slices: int) -> None:
     """Let the path take `choice`, where it can, with so many slices in a stage."""
     real = gemm.slices_of
 
-    def forced(*_shape, tiles=gemm.TILES, split=True, pairs=False):
+    def forced(*_shape, tiles=gemm.TILES, split=True, pairs=False, **_costs):
         tile = choice.tile if choice.tile in tiles else tiles[-1]
         return (Offer(Choice(tile, choice.splits if split else 1, choice.shared if pairs else ""), 0.0),)
 
@@ -221,7 +241,7 @@ def force(monkeypatch: pytest.MonkeyPatch, choice: Choice, slices: int) -> None:
     monkeypatch.setattr(gemm, "slices_of", forced_slices)
 
 
-@pytest.mark.parametrize("dtype", ["bf16", "f16"])
+@pytest.mark.parametrize("dtype", ["bf16", "f16", "tf32", "f32"])
 @pytest.mark.parametrize("whole", [False, True], ids=["ragged", "whole"])
 @pytest.mark.parametrize(
     ("tile", "splits", "slices"),
@@ -272,7 +292,7 @@ def test_pairs_of_blocks_share_an_operand(monkeypatch, choice, slices, whole):
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize("dtype", ["bf16", "f16"])
+@pytest.mark.parametrize("dtype", ["bf16", "f16", "tf32", "f32"])
 def test_the_gpu_stays_within_the_bound(dtype):
     """The same program with the tiles that the plan chooses."""
     made = program(dtype)

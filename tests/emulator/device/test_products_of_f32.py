@@ -11,7 +11,10 @@ import pytest
 
 from dla.assembler import assemble
 from dla.emulator.compare import compare
+from dla.emulator.device.layout import PATH_CONV, PATH_GEMM
 from dla.emulator.device.machine import DeviceMachine
+from dla.emulator.device.paths import gemm
+from dla.emulator.device.paths.gemm import Tile
 from dla.isa.descriptor import Segment
 from dla.isa.program import Program
 from dla.tests.emulator.device import cpu_machine
@@ -47,13 +50,16 @@ main:
     CONV one, x, w[:, 1:2, 1:2, :] math={math}
     HALT
 """
-SIZES = [(1, 10, 64), (33, 65, 130), (128, 128, 64), (130, 257, 77), (7, 5, 0), (1100, 1030, 68), (2000, 1500, 36)]
-"""Rows, columns and depth. The last ones are large enough for the larger tiles on a GPU."""
+SIZES = [
+    (1, 10, 64), (33, 65, 130), (128, 128, 64), (130, 257, 77), (7, 5, 0), (1100, 1030, 68), (2000, 1500, 36),
+    (1100, 1028, 100), (1536, 1280, 512),
+]  # fmt: skip
+"""Rows, columns and depth. The last four are large enough for the larger tiles on a GPU; two of them are aligned."""
 FEW_BLOCKS = [(1, 10, 64), (33, 65, 130), (130, 90, 77), (7, 5, 0), (384, 128, 212), (250, 390, 133)]
 """The same for a device of three blocks: the last ones take the large tiles, through all stages of their pipelines."""
 IMAGES = [(9, 3, 16), (14, 64, 70), (60, 8, 136)]
 """Height and width, channels, outputs."""
-FEW_BLOCKS_IMAGES = [(5, 3, 16), (9, 20, 70), (11, 7, 128)]
+FEW_BLOCKS_IMAGES = [(5, 3, 16), (9, 20, 70), (11, 7, 128), (9, 40, 72)]
 MATH = pytest.mark.parametrize("math", ["exact", "tf32"])
 BUILDS = pytest.mark.parametrize("hopper", [False, True], ids=["portable", "hopper"])
 ON_CPU = pytest.mark.skipif(cpu_machine.COMPILER is None, reason="no g++, which compiles the kernel for the CPU")
@@ -110,3 +116,22 @@ def test_convolutions_on_the_cpu(size: int, channels: int, outputs: int, math: s
     """The same for convolutions."""
     text = CONV.format(size=size, channels=channels, outputs=outputs, math=math)
     check(text, partial(cpu_machine.CpuSession, hopper=hopper))
+
+
+@ON_CPU
+@pytest.mark.parametrize(("m", "n", "k"), [(132, 260, 100), (20, 132, 36)])
+def test_products_as_they_are_through_the_ring(monkeypatch: pytest.MonkeyPatch, m: int, n: int, k: int) -> None:
+    """Aligned ones take that path wherever it is thought quicker than the handler: here always."""
+    monkeypatch.setattr(gemm, "HANDLER_TILES", ((Tile(32, 32), 10**6),))
+    paths = []
+
+    def load(program: Program) -> cpu_machine.CpuSession:
+        session = cpu_machine.CpuSession(program, hopper=True)
+        paths.extend(s.path for s in session.plan.schedules)
+        return session
+
+    check(products(m, n, k, "exact"), load)
+    assert paths.count(PATH_GEMM) == 4
+    check(CONV.format(size=9, channels=40, outputs=70, math="exact"), load)
+    assert paths.count(PATH_CONV) == 1
+    assert paths.count(PATH_GEMM) == 5

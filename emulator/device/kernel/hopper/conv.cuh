@@ -1,11 +1,12 @@
-// CONV of 16-bit floats on wgmma: a product whose rows are output positions and whose depth is (place in the kernel,
-// channel). The copy engine gathers the rows: for a place in the kernel, what the windows of neighbouring positions have
-// there are pixels at equal distances of x, or zeros outside of it (PTX ISA, "Im2col mode").
+// CONV of 16-bit floats, and of f32 as tf32, on wgmma; and of f32 as it is: a product whose rows are output positions and
+// whose depth is (place in the kernel, channel). The copy engine gathers the rows: for a place in the kernel, what the
+// windows of neighbouring positions have there are pixels at equal distances of x, or zeros outside of it (PTX ISA, "Im2col
+// mode").
 #pragma once
 #ifdef HOPPER
 #include "hopper/gemm.cuh"
 
-// A stage of the whole depth: a place in the kernel, and DEPTH channels there.
+// A stage of the whole depth: a place in the kernel, and a line of channels there.
 struct ConvStage {
     u32 x, y, block;
 
@@ -42,15 +43,15 @@ struct ConvLoader {
     }
     DEV const ConvArgs& args() const { return ConvArgs::of(p.work); }
     DEV u32 kernel_columns() const { return args().w().dims[args().w().rank - 2]; }
-    DEV u32 channel_blocks() const { return (args().w().dims[args().w().rank - 1] + DEPTH - 1) / DEPTH; }
+    DEV u32 channel_blocks() const { return (args().w().dims[args().w().rank - 1] + p.line() - 1) / p.line(); }
 
     DEV void load_windows(u32 stage, u64* full) {
         const u32 right = windows.x * args().dilations(1), below = windows.y * args().dilations(0);
-        tensor_load_im2col(stage, p.map(p.schedule().a_map), full, windows.block * DEPTH, left, top, sample, right, below);
+        tensor_load_im2col(stage, p.map(p.schedule().a_map), full, windows.block * p.line(), left, top, sample, right, below);
         windows.next(channel_blocks(), kernel_columns());
     }
     DEV void load_kernels(u32 stage, u64* full) {
-        tensor_load_4d(stage + p.left_bytes(), p.map(p.schedule().b_map), full, kernels.block * DEPTH, kernels.x, kernels.y, column);
+        tensor_load_4d(stage + p.left_bytes(), p.map(p.schedule().b_map), full, kernels.block * p.line(), kernels.x, kernels.y, column);
         kernels.next(channel_blocks(), kernel_columns());
     }
 };

@@ -1,4 +1,4 @@
-// GEMM of 16-bit floats on wgmma.
+// GEMM of 16-bit floats, and of f32 as tf32, on wgmma.
 #pragma once
 #ifdef HOPPER
 #include "hopper/multiply.cuh"
@@ -47,6 +47,16 @@ struct HopperProducts {
     }
     DEV const void* map(u32 index) const { return shared_state().launch->maps + static_cast<u64>(index) * TENSOR_MAP_BYTES; }
 
+    // Elements in a line of a slice: of the depth or, of an operand that lies across, of its rows (M or N).
+    DEV u32 line() const { return has(FLOATS) ? LINE_BYTES / 4 : LINE_BYTES / 2; }
+    // What of a stage the workers have to turn: of f32, tensor cores take what lies along the depth, multiply-add what lies
+    // across. Stages then have one slice.
+    DEV Squares turned() const {
+        const bool a = has(A_ACROSS) != has(EXACT), b = has(B_ACROSS) != has(EXACT);
+        const u32 first = a ? 0 : left_bytes(), end = left_bytes() + (b ? right_bytes() : 0);
+        return Squares{first, (end - first) / SQUARE_BYTES};
+    }
+
     // Whether each 64 rows of a have all slices of a stage; else each slice has all rows.
     DEV bool a_by_groups() const { return has(A_ACROSS | A_SHARED); }
     // Whether the first warpgroup alone works on a tile: the smallest are bound by copies. Else, whether both stand side by side.
@@ -66,8 +76,20 @@ struct HopperProducts {
     }
 };
 
+// For f32, of which wgmma takes no operand that lies across. What there is to do is looked up for each stage: the sums take
+// most registers.
+struct TurnedToDepth {
+    DEV void arrange(u32 stage, Workers& me) const {
+        const Squares squares = HopperProducts(me.work()).turned();
+        if (squares.count == 0) return;
+        turn_squares<true>(squares, stage, me.warp(), me.lane());
+        fence_proxy_shared();
+        me.sync();
+    }
+};
+
 // Starts the copies of one operand's part of the stages of a tile, stage after stage: one box with all of it or, where no map
-// has 64 of the inner dim for one dim, a box for each 64 of them. Of a shared operand each block of the pair brings half, to
+// has lines of the inner dim for one dim, a box for each line. Of a shared operand each block of the pair brings half, to
 // both.
 template <bool BATCHES> struct OperandLoader {
     const void* map;
@@ -81,7 +103,7 @@ template <bool BATCHES> struct OperandLoader {
     // For operand 0 (a) or 1 (b) of `item`.
     DEV OperandLoader(const HopperProducts& p, u32 operand, const ProductItem& item) : batch{0, 0, 0} {
         const bool right = operand == 1, across = p.has(right ? B_ACROSS : A_ACROSS), whole = p.has(right ? B_WHOLE : A_WHOLE);
-        const i32 slices = p.schedule().slices, depth = item.first_stage * slices * DEPTH;
+        const i32 slices = p.schedule().slices, line = p.line(), depth = item.first_stage * slices * line;
         u32 bytes = right ? p.right_bytes() : p.left_bytes(), row = right ? item.column : item.row;
         map = p.map(right ? p.schedule().b_map : p.schedule().a_map);
         offset = right ? p.left_bytes() : 0;
@@ -92,35 +114,113 @@ template <bool BATCHES> struct OperandLoader {
             offset += mine;
             row += mine / (LINE_BYTES * slices);
         }
-        boxes = whole ? 1 : across ? bytes / (GRANULE_BYTES * slices) : slices;
+        boxes = whole ? 1 : across ? bytes / (LINE_BYTES * line * slices) : slices;
         box_bytes = bytes / boxes;
         if (BATCHES) p.coordinates(item.batch, operand, batch);
         inner = across ? row : depth;
         outer = across ? depth : row;
-        last = whole ? inner / DEPTH : batch[2];
+        last = whole ? ProductTiles::divide_up(inner, line) : batch[2];
         if (whole) inner = 0;
-        inner_step = across || whole ? 0 : slices * DEPTH;
-        outer_step = across ? slices * DEPTH : 0;
+        inner_step = across || whole ? 0 : slices * line;
+        outer_step = across ? slices * line : 0;
         last_step = across || !whole ? 0 : slices;
     }
     // For one stage; then goes to the next.
-    DEV void load(u32 stage, u64* full) {
+    DEV void load(const HopperProducts& p, u32 stage, u64* full) {
         i32 at = inner;
-        u32 to = stage + offset, left = boxes;
+        u32 to = stage + offset;
 #pragma unroll 1
-        do {
+        for (u32 left = boxes;;) {
             if (BATCHES && halved) tensor_share_5d(to, map, full, at, outer, batch[0], batch[1], last);
             else if (BATCHES) tensor_load_5d(to, map, full, at, outer, batch[0], batch[1], last);
             else if (halved) tensor_share_3d(to, map, full, at, outer, last);
             else tensor_load_3d(to, map, full, at, outer, last);
-            at += DEPTH;
+            if (--left == 0) break;
+            at += p.line();
             to += box_bytes;
-        } while (--left != 0);
+        }
         inner += inner_step;
         outer += outer_step;
         last += last_step;
     }
 };
+
+constexpr u32 SCRATCH_PITCH = 8;  // f32 between the rows of a tile in scratch memory, so that they begin in different banks
+
+// Where a warp's part of a tile lies in the result, and how wide it is.
+struct WarpPart {
+    u32 row, column, width;
+
+    DEV WarpPart(const HopperProducts& p, const ProductItem& at, u32 warp) {
+        const u32 warpgroup = warp / 4;
+        width = width_of(p, warp);
+        row = at.row + (p.beside() ? 0 : warpgroup * BLOCK_ROWS) + warp % 4 * PIECE_ROWS;
+        column = at.column + (p.beside() ? warpgroup * width : 0);
+    }
+    DEV static u32 width_of(const HopperProducts& p, u32 warp) {
+        const u32 columns = p.schedule().tile_columns;
+        return p.beside() ? columns / 2 : p.alone() && warp >= 4 ? 0 : columns;
+    }
+};
+
+// Where the warp's part of the tile at work lies, for HopperGemm::finish_piece.
+DEV void keep_place(const ProductTiles& tiles, const ProductItem& at, const WarpPart& part) {
+    volatile auto& kept = Kept::place().product;
+    kept.batch = at.batch;
+    kept.row = part.row;
+    kept.column = part.column;
+    kept.rows = tiles.rows;
+    kept.columns = tiles.columns;
+}
+
+// Scratch memory for the sums of the tile at work, and a warp's part of it.
+struct ScratchPart {
+    ProductItem at;
+    WarpPart part;
+    u32 pitch, corner;  // f32 from row to row; where the part begins, in the shared window
+    Stage stage;
+
+    DEV explicit ScratchPart(Workers& me) : ScratchPart(me, HopperProducts(me.work()), HopperProducts(me.work()).tiles()) {}
+
+  private:
+    DEV ScratchPart(Workers& me, const HopperProducts& p, const ProductTiles& tiles)
+        : at(tiles.at(Kept::place().tile)), part(p, at, me.warp()),
+          pitch(tiles.tile_columns + SCRATCH_PITCH) {
+        const u32 base = me.next(stage, p.schedule().scratch);
+        me.wait(stage);
+        corner = base + ((part.row - at.row) * pitch + part.column - at.column) * 4;
+    }
+};
+
+// The portable epilogue, which knows every step and operand, for the tile at work, whose sums lie in scratch memory. A call,
+// because it needs no registers of a main loop.
+DEV_CALL void finish_from_scratch() {
+    const HopperProducts p(Workers().work());
+    const ProductTiles tiles = p.tiles();
+    const ProductItem at = tiles.at(Kept::place().tile);
+    const Epilogue e = ProductArgs(p.work).epilogue();
+    TileExtent extent{at.batch * tiles.rows + at.row, at.column, min(tiles.tile_rows, tiles.rows - at.row),
+                      min(tiles.tile_columns, tiles.columns - at.column)};
+    if (e.glu) {
+        extent.column /= 2;
+        extent.columns /= 2;
+    }
+    store_tile(e, extent, 1, tiles.tile_rows, tiles.tile_columns + SCRATCH_PITCH, Block());
+}
+
+// Finishes a tile by that: put(corner, pitch, width) writes the warp's sums, `width` columns of them, to shared memory, rows
+// `pitch` f32 apart.
+template <class Put> DEV void finish_in_scratch(Workers& me, Put put) {
+    const ScratchPart scratch(me);
+    put(scratch.corner, scratch.pitch, scratch.part.width);
+    Kept::place().scratch = scratch.stage.offset();
+    Kept::place().sequence = me.place.sequence;
+    Kept::place().granule = me.place.granule;
+    me.sync();
+    finish_from_scratch();
+    me.place = RingPlace{Kept::place().sequence, Kept::place().granule};
+    me.release(Stage{me.place.sequence - 1, 0});  // the scratch memory
+}
 
 struct HopperGemm {
     static DEV bool in_pairs(const Work& w) { return HopperProducts(w).in_pairs(); }
@@ -142,10 +242,41 @@ struct HopperGemm {
             f32 sums[SUMS];
             EarlyBias bias{};
             multiply_item(sums, bias, me);
-            if (HopperProducts(me.work()).schedule().scratch) finish_in_scratch(sums, me);
+            if (HopperProducts(me.work()).schedule().scratch)
+                finish_in_scratch(me, [&](u32 corner, u32 pitch, u32 width) { put_pairs(sums, corner, pitch, width, me.lane()); });
             else if (!finish(sums, bias, me)) break;
         }
         if (me.lane() == 0) bulk_wait<0>();
+    }
+
+    struct PieceSums {
+        f32 v[PIECE_SUMS];
+    };
+    // Takes piece `index` of the warp's part of the tile to the result. A call: it has registers of its own, and what it is given
+    // stays in registers. Where it is was worked out before the main loop.
+    static DEV_CALL void finish_piece(PieceSums sums, u32 index) {
+        const Workers me;
+        const HopperProducts p(me.work());
+        const ProductArgs args(p.work);
+        f32(&v)[PIECE_SUMS] = sums.v;
+        const u32 lane = me.lane();
+        const volatile auto& kept = Kept::place().product;
+        const u32 batch = kept.batch, row = kept.row, rows = kept.rows;
+        const Piece at{batch * rows + row + lane / 4, (batch + 1) * rows, kept.column + index * PIECE_COLUMNS + 2 * (lane % 4), kept.columns};
+        const MapPlace to = p.out_place(batch, row);
+        const f32 alpha = args.alpha();
+        if (alpha != 1.0f) {
+#pragma unroll
+            for (u32 k = 0; k < PIECE_SUMS; ++k) v[k] *= alpha;
+        }
+        if (args.is_glu()) {
+            store_piece_glu(v, args.unit(), args.out(), to, at, me.staging(), lane);
+            return;
+        }
+        if (args.has_c()) combine_piece(v, args.c(), at, false, args.beta());
+        finish_steps(v, args, at, bias_first(p) ? 1 : 0);
+        if (args.out().dtype == DTYPE_F32) store_piece_32(v, args.out(), at);
+        else store_piece_16(v, args.out(), to, at, me.staging(), lane);
     }
 
   private:
@@ -165,27 +296,11 @@ struct HopperGemm {
         OperandLoader<BATCHES> a(p, 0, item), b(p, 1, item);
         const u32 granules = p.granules(), bytes = granules * GRANULE_BYTES;
         const bool filled = loader.fill_ahead(
-            item.stages, granules, bytes, ready, [&](u32 stage, u64* full) { b.load(stage, full); },
-            [&](u32 stage, u64* full) { a.load(stage, full); });
+            item.stages, granules, bytes, ready, [&](u32 stage, u64* full) { b.load(p, stage, full); },
+            [&](u32 stage, u64* full) { a.load(p, stage, full); });
         Stage scratch;
         return filled && (p.schedule().scratch == 0 || loader.claim(scratch, p.schedule().scratch, 0));
     }
-
-    // Where a warp's part of a tile lies in the result, and how wide it is.
-    struct WarpPart {
-        u32 row, column, width;
-
-        DEV WarpPart(const HopperProducts& p, const ProductItem& at, u32 warp) {
-            const u32 warpgroup = warp / 4;
-            width = width_of(p, warp);
-            row = at.row + (p.beside() ? 0 : warpgroup * BLOCK_ROWS) + warp % 4 * PIECE_ROWS;
-            column = at.column + (p.beside() ? warpgroup * width : 0);
-        }
-        DEV static u32 width_of(const HopperProducts& p, u32 warp) {
-            const u32 columns = p.schedule().tile_columns;
-            return p.beside() ? columns / 2 : p.alone() && warp >= 4 ? 0 : columns;
-        }
-    };
 
     static DEV void multiply_item(f32 (&sums)[SUMS], EarlyBias& bias, Workers& me) {
         const HopperProducts p(me.work());
@@ -194,13 +309,17 @@ struct HopperGemm {
         const u32 warp = me.warp(), flags = p.schedule().flags;
         const WarpPart part(p, at, warp);
         const TileLayout layout = p.layout(warp / 4);
-        volatile auto& kept = Kept::place().product;  // for finish_piece
-        kept.batch = at.batch;
-        kept.row = part.row;
-        kept.column = part.column;
-        kept.rows = tiles.rows;
-        kept.columns = tiles.columns;
+        keep_place(tiles, at, part);
         if (bias_first(p)) bias.fetch(ProductArgs(p.work).bias(), part.column, tiles.columns, me.lane());
+        if (flags & FLOATS) {
+            const TurnedToDepth turned;
+            switch (part.width) {
+                case 64: multiply<Tf32, 64, false, false>(sums, layout, at.stages, me, turned); break;
+                case 128: multiply<Tf32, 128, false, false>(sums, layout, at.stages, me, turned); break;
+                default: multiply<Tf32, 256, false, false>(sums, layout, at.stages, me, turned); break;
+            }
+            return;
+        }
         switch (part.width) {
             case 0: pass_by(sums, layout, at.stages, me); break;
             case 64: multiply_any<64>(sums, flags, layout, at.stages, me); break;
@@ -211,14 +330,14 @@ struct HopperGemm {
 
     template <u32 COLUMNS> static DEV void multiply_any(f32 (&sums)[SUMS], u32 flags, const TileLayout& layout, u32 stages, Workers& me) {
         switch (flags & (A_ACROSS | B_ACROSS | HALF_FLOATS)) {
-            case 0: multiply<Bf16, COLUMNS, false, false>(sums, layout, stages, me); break;
-            case B_ACROSS: multiply<Bf16, COLUMNS, false, true>(sums, layout, stages, me); break;
-            case A_ACROSS: multiply<Bf16, COLUMNS, true, false>(sums, layout, stages, me); break;
-            case A_ACROSS | B_ACROSS: multiply<Bf16, COLUMNS, true, true>(sums, layout, stages, me); break;
-            case HALF_FLOATS: multiply<F16, COLUMNS, false, false>(sums, layout, stages, me); break;
-            case HALF_FLOATS | B_ACROSS: multiply<F16, COLUMNS, false, true>(sums, layout, stages, me); break;
-            case HALF_FLOATS | A_ACROSS: multiply<F16, COLUMNS, true, false>(sums, layout, stages, me); break;
-            default: multiply<F16, COLUMNS, true, true>(sums, layout, stages, me); break;
+            case 0: multiply<Bf16, COLUMNS, false, false>(sums, layout, stages, me, AsLoaded()); break;
+            case B_ACROSS: multiply<Bf16, COLUMNS, false, true>(sums, layout, stages, me, AsLoaded()); break;
+            case A_ACROSS: multiply<Bf16, COLUMNS, true, false>(sums, layout, stages, me, AsLoaded()); break;
+            case A_ACROSS | B_ACROSS: multiply<Bf16, COLUMNS, true, true>(sums, layout, stages, me, AsLoaded()); break;
+            case HALF_FLOATS: multiply<F16, COLUMNS, false, false>(sums, layout, stages, me, AsLoaded()); break;
+            case HALF_FLOATS | B_ACROSS: multiply<F16, COLUMNS, false, true>(sums, layout, stages, me, AsLoaded()); break;
+            case HALF_FLOATS | A_ACROSS: multiply<F16, COLUMNS, true, false>(sums, layout, stages, me, AsLoaded()); break;
+            default: multiply<F16, COLUMNS, true, true>(sums, layout, stages, me, AsLoaded()); break;
         }
     }
 
@@ -263,9 +382,6 @@ struct HopperGemm {
         return p.has(BIAS_EARLY) && args.steps(0) == STEP_BIAS && args.alpha() == 1.0f && !args.has_c() && !args.is_glu();
     }
 
-    struct PieceSums {
-        f32 v[PIECE_SUMS];
-    };
     // This block's sums of piece `index` become whole ones.
     static DEV_CALL PieceSums gather_piece(PieceSums sums, u32 index) {
         const Workers me;
@@ -274,65 +390,16 @@ struct HopperGemm {
         split_tile(p, warp, WarpPart::width_of(p, warp) / PIECE_COLUMNS).gather(sums.v, index, me.lane());
         return sums;
     }
-    // Takes piece `index` of the warp's part of the tile to the result. A call: it has registers of its own, and what it is given
-    // stays in registers. Where it is was worked out before the main loop.
-    static DEV_CALL void finish_piece(PieceSums sums, u32 index) {
-        const Workers me;
-        const HopperProducts p(me.work());
-        const ProductArgs args(p.work);
-        f32(&v)[PIECE_SUMS] = sums.v;
-        const u32 lane = me.lane();
-        const volatile auto& kept = Kept::place().product;
-        const u32 batch = kept.batch, row = kept.row, rows = kept.rows;
-        const Piece at{batch * rows + row + lane / 4, (batch + 1) * rows, kept.column + index * PIECE_COLUMNS + 2 * (lane % 4), kept.columns};
-        const MapPlace to = p.out_place(batch, row);
-        const f32 alpha = args.alpha();
-        if (alpha != 1.0f) {
-#pragma unroll
-            for (u32 k = 0; k < PIECE_SUMS; ++k) v[k] *= alpha;
-        }
-        if (args.is_glu()) {
-            store_piece_glu(v, args.unit(), args.out(), to, at, me.staging(), lane);
-            return;
-        }
-        if (args.has_c()) combine_piece(v, args.c(), at, false, args.beta());
-        finish_steps(v, args, at, bias_first(p) ? 1 : 0);
-        if (args.out().dtype == DTYPE_F32) store_piece_32(v, args.out(), at);
-        else store_piece_16(v, args.out(), to, at, me.staging(), lane);
-    }
 
-    // Through scratch memory, by the portable epilogue, which knows every step and operand.
-    static DEV void finish_in_scratch(f32 (&sums)[SUMS], Workers& me) {
-        const HopperProducts p(me.work());
-        const ProductTiles tiles = p.tiles();
-        const ProductItem at = tiles.at(Kept::place().tile);
-        const u32 warp = me.warp(), lane = me.lane(), pitch = tiles.tile_columns + 8;  // 8: rows begin in different banks
-        const WarpPart part(p, at, warp);
-        Stage scratch;
-        const u32 base = me.next(scratch, p.schedule().scratch);
-        me.wait(scratch);
-        const u32 row = part.row - at.row + lane / 4, column = part.column - at.column + 2 * (lane % 4);
+    // Writes a warp's sums to shared memory.
+    static DEV void put_pairs(const f32 (&sums)[SUMS], u32 corner, u32 pitch, u32 width, u32 lane) {
+        corner += (lane / 4 * pitch + 2 * (lane % 4)) * 4;
 #pragma unroll
         for (u32 j = 0; j < 16; ++j) {
-            if (j * 8 >= part.width) break;
-            const u32 to = base + (row * pitch + column + j * 8) * 4;
-            store_shared(to, make_float2(sums[j * 4], sums[j * 4 + 1]));
-            store_shared(to + HALF_ROWS * pitch * 4, make_float2(sums[j * 4 + 2], sums[j * 4 + 3]));
+            if (j * 8 >= width) break;
+            store_shared(corner + j * 32, make_float2(sums[j * 4], sums[j * 4 + 1]));
+            store_shared(corner + (HALF_ROWS * pitch + j * 8) * 4, make_float2(sums[j * 4 + 2], sums[j * 4 + 3]));
         }
-        Kept::place().scratch = scratch.offset();
-        me.sync();
-        const Epilogue e = ProductArgs(p.work).epilogue();
-        TileExtent extent{at.batch * tiles.rows + at.row, at.column, min(tiles.tile_rows, tiles.rows - at.row),
-                          min(tiles.tile_columns, tiles.columns - at.column)};
-        if (e.glu) {
-            extent.column /= 2;
-            extent.columns /= 2;
-        }
-        Kept::place().sequence = me.place.sequence;
-        Kept::place().granule = me.place.granule;
-        store_tile(e, extent, 1, tiles.tile_rows, pitch, Block());
-        me.place = RingPlace{Kept::place().sequence, Kept::place().granule};
-        me.release(Stage{me.place.sequence - 1, 0});  // the scratch memory
     }
 };
 #endif

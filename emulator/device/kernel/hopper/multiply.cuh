@@ -1,13 +1,13 @@
 // The main loop of every product on wgmma: sums of a tile over the stages that the loader fills.
 #pragma once
 #ifdef HOPPER
+#include "hopper/turn.cuh"
 #include "path_workers.cuh"
 #include "wgmma.cuh"
 
-constexpr u32 DEPTH = 64;        // elements of K in a slice: one swizzled line of 128 bytes; a stage has one or more
-constexpr u32 STEP_DEPTH = 16;   // elements of K that one wgmma takes
+constexpr u32 DEPTH = 64;        // elements of K in a slice, of 16 bits: one swizzled line of 128 bytes; a stage has one or more
+constexpr u32 STEP_DEPTH = 16;   // elements of K that one wgmma takes: 32 bytes of them, also of f32
 constexpr u32 BLOCK_ROWS = 64;   // rows that one wgmma takes
-constexpr u32 LINE_BYTES = 128;  // a row of a granule
 constexpr u32 WARPGROUP = 128;   // threads
 constexpr u32 SUMS = 128;        // accumulators of a thread, at most
 
@@ -41,10 +41,15 @@ DEV void clear(f32 (&sums)[SUMS]) {
     for (u32 i = 0; i < SUMS; ++i) sums[i] = 0.0f;
 }
 
-// sums = a * b over `stages` stages. Warps hold rows 16 w .. 16 w + 15 of their warpgroup's part; a lane's sums are
+// For operands that wgmma takes as they lie in memory.
+struct AsLoaded {
+    DEV void arrange(u32, Workers&) const {}
+};
+
+// sums = a * b over `stages` stages, each of which is arranged first. Warps hold rows 16 w .. 16 w + 15 of their warpgroup's part; a lane's sums are
 // [COLUMNS / 8][row lane / 4, row lane / 4 + 8][column 2 (lane % 4), and the next].
-template <class T, u32 COLUMNS, bool A_ACROSS, bool B_ACROSS>
-DEV void multiply(f32 (&sums)[SUMS], const TileLayout& layout, u32 stages, Workers& me) {
+template <class T, u32 COLUMNS, bool A_ACROSS, bool B_ACROSS, class Arrangement>
+DEV void multiply(f32 (&sums)[SUMS], const TileLayout& layout, u32 stages, Workers& me, const Arrangement& arrangement) {
     constexpr u32 A_STEP = (A_ACROSS ? STEP_DEPTH * LINE_BYTES : STEP_DEPTH * 2) >> 4;  // in 16 bytes
     constexpr u32 B_STEP = (B_ACROSS ? STEP_DEPTH * LINE_BYTES : STEP_DEPTH * 2) >> 4;
     using Product = Wgmma<T, COLUMNS, A_ACROSS, B_ACROSS>;
@@ -57,6 +62,7 @@ DEV void multiply(f32 (&sums)[SUMS], const TileLayout& layout, u32 stages, Worke
         u32 a = descriptor_low(address + layout.left_offset, layout.apart());
         u32 b = descriptor_low(address + layout.right_offset, layout.apart());
         me.wait(stage, layout.kind);
+        arrangement.arrange(address, me);
 #pragma unroll 1
         for (u32 slice = 0; slice < layout.slices; ++slice) {
             warpgroup_fence();

@@ -39,3 +39,20 @@ template <class T, u32 COLUMNS, bool A_ACROSS, bool B_ACROSS> struct Wgmma {
     template <u32 SIZE> static void multiply(f32 (&d)[SIZE], const u32 (&a)[4], u64 b) { registers(d, a, b, true); }
     template <u32 SIZE> static void start(f32 (&d)[SIZE], const u32 (&a)[4], u64 b) { registers(d, a, b, false); }
 };
+template <u32 COLUMNS> struct Wgmma<Tf32, COLUMNS, false, false> {
+    static f32 element(u64 d, u32 row, u32 k) {
+        return tf32_(descriptor_element_(d, false, row, 2 * k) | static_cast<u32>(descriptor_element_(d, false, row, 2 * k + 1)) << 16);
+    }
+    template <u32 SIZE> static void multiply(f32 (&d)[SIZE], u64 a, u64 b) {
+        const u32 l = lane_(), first = threadIdx.x / 32 % 4 * 16 + l / 4;
+        f32 x[2][8];
+        for (u32 h = 0; h < 2; ++h)
+            for (u32 k = 0; k < 8; ++k) x[h][k] = element(a, first + 8 * h, k);
+        for (u32 j = 0; j < COLUMNS / 8; ++j)
+            for (u32 c = 0; c < 2; ++c)
+                for (u32 k = 0; k < 8; ++k) {
+                    const f32 y = element(b, j * 8 + l % 4 * 2 + c, k);
+                    for (u32 h = 0; h < 2; ++h) d[j * 4 + h * 2 + c] += x[h][k] * y;
+                }
+    }
+};
