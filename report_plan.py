@@ -29,7 +29,8 @@ def view(program: Program) -> tuple[dict[str, Any], list[Table | str]]:
     here = gpu.present()
     shown = here or gpu.H200
     hopper = shown.architecture == gpu.HOPPER
-    made, steps = planned(program, shown.multiprocessors, hopper=hopper, choices=here and tuned.store(here, note))
+    choices = tuned.store(here, note) if here else None
+    made, steps = planned(program, shown.multiprocessors, hopper=hopper, choices=choices)
     name = shown.name if here else f"an {shown.name}, as there is no GPU here"
     target = f"{name} ({shown.multiprocessors} multiprocessors{', Hopper paths' if hopper else ''})"
     return plan_facts(made, steps, target), plan_parts(program, made, steps, target)
@@ -70,7 +71,7 @@ def planned(program: Program, blocks: int, *, hopper: bool, choices: Choices | N
             continue
         chosen, waits = made.schedules[index], made.waits[index]
         needed = None if waits[1] == WAIT_FOR_ALL else tuple(int(i) for i in before[index])
-        seconds = chosen.decision and chosen.decision.seconds
+        seconds = chosen.decision.seconds if chosen.decision else None
         steps.append(
             Step(
                 index, instruction.name, _result(instruction), PATHS[chosen.path], chosen.summary,
