@@ -29,6 +29,7 @@ struct __align__(16) ColumnSets {
     // blocks may share. False if vectors cannot be read.
     DEV bool measure(const Work& w, u32 others, u32 along, u32 inner, u32 together) {
         way = 0;
+        if (together == 0) return false;  // no channels
         bool fits = true;
         u32 unit = together;  // vectors that stay together
         while (unit % VECTOR != 0) unit += together;

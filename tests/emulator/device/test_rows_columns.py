@@ -114,3 +114,11 @@ def test_ways_are_taken():
         assemble(SETS.format(rows=8, columns=20, groups=2).replace(": T[", ": f16[")), hopper=False
     ).ways()
     assert [way for _, way in ways] == [0, 0, SET_WAY, 0, 0, 0, 0]  # over the first axis, all 160 others are columns
+
+
+@pytest.mark.skipif(cpu_machine.COMPILER is None, reason="no g++, which compiles the kernel for the CPU")
+def test_groups_of_no_channels_have_nothing_to_share_out():
+    """An empty last axis is no reason to divide by its size."""
+    text = ".input x : bf16[2, 3, 0]\n.output y : bf16[2, 3, 0]\nmain:\n    NORM.group y, x groups=1\n    HALT\n"
+    session = CpuSession(assemble(text), hopper=True)
+    assert session.run({"x": np.zeros((2, 3, 0), BY_TEXT["bf16"].numpy)}).outputs["y"].shape == (2, 3, 0)
