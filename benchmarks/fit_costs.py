@@ -1,4 +1,4 @@
-"""Fit the cost table of products (`COSTS` in emulator/device/paths/gemm.py) to a GPU: `python benchmarks/fit_costs.py`.
+"""Fit the cost table of products (`COSTS` in paths/tilings.py) to a GPU: `python benchmarks/fit_costs.py`.
 
 Every way to execute a product is timed on a grid of shapes, as `dla run --tune` does it, and written to
 benchmarks/costs/<device>.json. The table is then fitted to the times, and printed beside the present one with what
@@ -24,9 +24,9 @@ import run
 
 import dla
 from dla.emulator.device import tune
-from dla.emulator.device.paths import gemm
+from dla.emulator.device.paths import tilings
 from dla.emulator.device.paths.choices import fields_of
-from dla.emulator.device.paths.gemm import COSTS, Choice, Costs
+from dla.emulator.device.paths.tilings import COSTS, Choice, Costs
 
 FOLDER = Path(__file__).parent / "costs"
 BLOCKS = 132
@@ -65,7 +65,7 @@ class Sample:
     def modelled(self, costs: Costs) -> float:
         """What the table says instead."""
         rows, columns, depth = self.shape
-        return gemm.clocks(self.choice, rows, columns, 1, self.blocks, depth, costs)
+        return tilings.clocks(self.choice, rows, columns, 1, self.blocks, depth, costs)
 
 
 # ---- the fit ----
@@ -140,7 +140,7 @@ def trials() -> Iterator[tuple[Shape, tune.Trial]]:
             f".state a : bf16[{rows}, {depth}]\n.input b : bf16[{columns}, {depth}]\n"
             f".output y : bf16[{rows}, {columns}]\nmain:\n    GEMM y, a, b.T\n    HALT\n"
         )
-        offers = gemm.offers(rows, columns, 1, BLOCKS, depth, pairs=True)
+        offers = tilings.offers(rows, columns, 1, BLOCKS, depth, pairs=True)
         ways = tuple(offer.choice for offer in offers)
         yield (rows, columns, depth), tune.trial(program.instructions[0], offers[0].clocks, ways)
 
@@ -163,7 +163,7 @@ def samples_of(facts: dict[str, Any]) -> list[Sample]:
     found = []
     for entry in facts["shapes"]:
         rows, columns, depth = shape = tuple(entry["shape"])
-        offered = [offer.choice for offer in gemm.offers(rows, columns, 1, facts["blocks"], depth, pairs=True)]
+        offered = [offer.choice for offer in tilings.offers(rows, columns, 1, facts["blocks"], depth, pairs=True)]
         for way in entry["ways"]:
             for choice in offered:
                 if fields_of(choice) == way["way"]:

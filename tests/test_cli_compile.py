@@ -15,9 +15,6 @@ from commandline import dla, files, process, write_programs
 from onnx import TensorProto, helper, numpy_helper
 from onnx_models import model, perceptron, relu
 
-from dla.assembler import assemble
-from dla.emulator.device import gpu, tune, tuned
-from dla.emulator.device.paths import Target
 from dla.isa.container.layout import MAGIC
 from dla.models import _MAX_CACHE_BYTES, _trim
 
@@ -405,73 +402,3 @@ def test_three_machines_agree() -> None:
     """The GPU and onnxruntime beside the reference."""
     result = dla("compare", "model.onnx", "-i", "x.npy", "--backends", "golden,gpu,onnxruntime")
     assert result.exit_code == 0, result.output
-
-
-# -- dla inspect --memory
-
-
-def test_memory_is_drawn_in_80_columns() -> None:
-    """Addresses by instructions, without colour; then the largest tensors."""
-    result = dla("inspect", "model.onnx", *BOUND, "--memory")
-    assert result.exit_code == 0, result.output
-    lines = result.stdout.splitlines()
-    assert max(map(len, lines[1:])) <= 80
-    assert "\x1b" not in result.stdout
-    assert sum("|" in line and "█" in line for line in lines) >= 8
-    assert "x the lower bound" in lines[0]
-
-
-def test_memory_as_facts() -> None:
-    """The hidden layer and the logits are alive together, and lie side by side."""
-    facts = json.loads(dla("inspect", "model.onnx", *BOUND, "--memory", "--json").stdout)
-    assert [(life["nbytes"], life["first"], life["last"]) for life in facts["lifetimes"]] == [(128, 0, 1), (160, 1, 2)]
-    assert facts["in_use"] == [128, 288, 160, 0]
-    assert (facts["lower_bound"], facts["peak_instruction"]) == (288, 1)
-    assert facts["scratch_bytes"] >= 288
-
-
-def test_a_program_without_scratch_memory_says_so() -> None:
-    """There is nothing to draw."""
-    write_programs()
-    assert dla("inspect", "double.dla", "--memory").stdout == "program double uses no scratch memory\n"
-
-
-# -- dla inspect --plan
-
-
-def test_the_plan_says_how_each_instruction_is_executed() -> None:
-    """One line for each instruction that touches memory: its path, what it waits for, where it starts."""
-    result = dla("inspect", "model.onnx", *BOUND, "--plan")
-    assert result.exit_code == 0, result.output
-    assert result.stdout.startswith("plan of ")
-    assert " multiprocessors" in result.stdout
-    facts = json.loads(dla("inspect", "model.onnx", *BOUND, "--plan", "--json").stdout)
-    steps = facts["instructions"]
-    assert [step["name"] for step in steps] == ["GEMM", "GEMM", "SOFTMAX.soft"]
-    assert [step["waits_for"] for step in steps] == [[], [0], [1]]
-    assert steps[0]["result"].startswith("f32[")
-
-
-def test_the_plan_says_what_was_modelled_and_what_measured(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A product of 16-bit floats has several ways; one entry of the file that --tune writes is for it."""
-    monkeypatch.setattr(gpu, "present", lambda: gpu.H200)
-    text = (
-        ".input a : bf16[128, 512]\n.input b : bf16[512, 512]\n.scratch h : bf16[128, 512]\n"
-        ".output y : bf16[128, 512]\nmain:\n    GEMM h, a, b\n    GEMM y, h, b\n    HALT\n"
-    )
-    Path("net.dla").write_text(text)
-    plain = dla("inspect", "net.dla", "--plan")
-    assert "NVIDIA H200 (132 multiprocessors, Hopper paths)" in plain.stdout
-    assert plain.stdout.count("modelled") == 2
-    store, timer = tuned.store(gpu.H200, pytest.fail), lambda trial: [7.3e-6] * len(trial.ways)
-    tune.measure(assemble(text), Target(132, hopper=True), store, timer, lambda message: None)
-    assert dla("inspect", "net.dla", "--plan").stdout.count("measured (7.3 us)") == 2
-    steps = json.loads(dla("inspect", "net.dla", "--plan", "--json").stdout)["instructions"]
-    assert [(step["measured_us"], step["modelled"]) for step in steps] == [(pytest.approx(7.3), False)] * 2
-
-
-def test_the_plan_and_the_memory_are_not_shown_at_once() -> None:
-    """Neither is left out in silence."""
-    result = dla("inspect", "model.onnx", *BOUND, "--plan", "--memory")
-    assert result.exit_code == 2
-    assert "give one of them" in result.output

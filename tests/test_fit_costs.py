@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
-from dla.emulator.device.paths.gemm import COSTS, Costs
+from dla.emulator.device.paths.tilings import COSTS, Costs
 
 ROOT = Path(__file__).parent.parent
 HZ = 1.98e9

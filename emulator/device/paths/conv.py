@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from dla.emulator.device import layout
 from dla.emulator.device.layout import PATH_CONV, PATH_GEMM
-from dla.emulator.device.paths import epilogue, gemm
+from dla.emulator.device.paths import epilogue, gemm, tilings
 from dla.emulator.device.paths.tensor_map import ALIGNMENT, MAX_STRIDE, AnyMap, Im2colMap, TensorMap
 from dla.emulator.device.paths.types import Context, Schedule
 from dla.isa.descriptor import Descriptor
@@ -53,7 +53,7 @@ class Geometry:
         return Geometry(
             x.bounds[0], _two(x.bounds[1:-1]), x.bounds[-1], out.bounds[-1], _two(out.bounds[1:-1]),
             _two(w.bounds[1:-1]), (down, across), (down_dilation, across_dilation), (top, left), (bottom, right),
-            gemm.LINE_BYTES // x.dtype.itemsize,
+            tilings.LINE_BYTES // x.dtype.itemsize,
         )  # fmt: skip
 
     @property
@@ -123,14 +123,14 @@ def _assemble(
 ) -> Schedule | None:
     plain = shape.is_pointwise and _is_dense(x)
     product = (shape.rows, shape.outputs, 1)
-    found = gemm.ways(instruction, x.dtype, product, shape.stages, context, pairs=plain)
+    found = tilings.ways(instruction, x.dtype, product, shape.stages, context, pairs=plain)
     if found is None:
         return None
     offers, fast = found
-    exact = gemm.is_exact(instruction, x.dtype)
+    exact = tilings.is_exact(instruction, x.dtype)
     decision = context.decide(instruction, offers)
     choice, tile = decision.choice, decision.choice.tile
-    slices = gemm.slices_of(choice, shape.stages, b_across=False) if plain and not exact else 1
+    slices = tilings.slices_of(choice, shape.stages, b_across=False) if plain and not exact else 1
     whole = False
     x_map: AnyMap
     if plain:

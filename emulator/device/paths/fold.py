@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dla.emulator.device.layout import PATH_GENERIC, WARP, WORKER_WARPS
-from dla.emulator.device.paths.gemm import MAX_WORKSPACE
+from dla.emulator.device.paths.tilings import MAX_WORKSPACE
 from dla.emulator.device.paths.types import Context, Schedule
 from dla.isa.instructions.reduce import INDEX_SUBS
 from dla.isa.program import Instruction

@@ -9,7 +9,7 @@ from dla.emulator.device import plan
 from dla.emulator.device.layout import PRODUCT_SCHEDULE
 from dla.emulator.device.paths import Schedule, Target
 from dla.emulator.device.paths.choices import Measured, fields_of
-from dla.emulator.device.paths.gemm import Choice, Tile
+from dla.emulator.device.paths.tilings import Choice, Tile
 from dla.isa.descriptor import Segment
 
 BASES = {segment: 2**30 * segment.value for segment in Segment}

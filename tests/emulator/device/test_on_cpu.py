@@ -7,9 +7,9 @@ import pytest
 
 from dla.assembler import assemble
 from dla.emulator.compare import compare
-from dla.emulator.device.paths import gemm
+from dla.emulator.device.paths import tilings
 from dla.emulator.device.paths.choices import Offer
-from dla.emulator.device.paths.gemm import Choice, Tile
+from dla.emulator.device.paths.tilings import Choice, Tile
 from dla.isa.dtypes import DType
 from dla.isa.errors import Trap
 from dla.isa.table import Role, Row
@@ -145,7 +145,7 @@ main:
 def test_a_trap_in_one_block_of_a_pair_ends_the_other(monkeypatch, seed):
     """Where a product waits for the other block's share of its stages, which will not come."""
     choice = Choice(Tile(128, 128), 1, "b")
-    monkeypatch.setattr(gemm, "offers", lambda *_shape, **_which: (Offer(choice, 0.0),))
+    monkeypatch.setattr(tilings, "offers", lambda *_shape, **_which: (Offer(choice, 0.0),))
     session = CpuSession(assemble(TRAP_BETWEEN_PAIRS), hopper=True, seed=seed)
     rng = np.random.default_rng(seed)
     inputs = {name: values(rng, session.program.by_name[name].descriptor.bounds, DType.BF16) for name in "xw"}

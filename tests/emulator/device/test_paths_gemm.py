@@ -13,9 +13,9 @@ from dla.emulator.compare import compare
 from dla.emulator.device import layout, plan
 from dla.emulator.device.layout import PATH_GEMM, PATH_GENERIC, PRODUCT_SCHEDULE
 from dla.emulator.device.machine import DeviceMachine
-from dla.emulator.device.paths import Schedule, Target, gemm
+from dla.emulator.device.paths import Schedule, Target, tilings
 from dla.emulator.device.paths.choices import Offer
-from dla.emulator.device.paths.gemm import Choice, Tile
+from dla.emulator.device.paths.tilings import Choice, Tile
 from dla.isa.descriptor import Segment
 from dla.isa.dtypes import DType
 from dla.isa.program import Program
@@ -124,40 +124,11 @@ def test_batches_have_coordinates_and_broadcast_ones_are_held():
     assert fields(found.schedules[0])["flags"] & layout.BATCHED
 
 
-def test_stages_leave_each_part_of_the_depth_a_few_of_them():
-    """A short depth is not brought by one copy that the first product would have to wait for."""
-    for total in range(1, 40):
-        for splits in (1, 2, 4):
-            slices = gemm.slices_of(Choice(Tile(128, 64), splits), total, b_across=True)
-            assert slices == 1 or total // splits // slices >= 4
-
-
 def test_rare_epilogues_go_through_scratch_memory():
     """Mish is not among the activations that are done in registers; gelu is."""
     head = product("bf16[64, 64]", "bf16[64, 64]", "bf16[64, 64]", "y, a, b act={}")
     assert fields(first_schedule(head.format("mish")))["scratch"] > 0
     assert fields(first_schedule(head.format("gelu")))["scratch"] == 0
-
-
-# ---- tile shapes ----
-
-
-def test_large_products_get_large_tiles_and_are_not_split():
-    """Where there are more tiles than blocks anyway."""
-    assert gemm.offers(4096, 4096, 1, 132, 4096)[0].choice == Choice(Tile(128, 256), 1)
-
-
-def test_splits_fit_the_machine_and_the_depth():
-    """All parts of a tile run at the same time, and each has at least two stages."""
-    for rows, columns, depth in [(49, 512, 4608), (128, 4096, 4096), (512, 512, 512), (64, 64, 64), (17, 8, 128)]:
-        choice = gemm.offers(rows, columns, 1, 132, depth)[0].choice
-        tiles = -(-rows // choice.tile.rows) * -(-columns // choice.tile.columns)
-        assert choice.splits == 1 or (tiles * choice.splits <= 132 and depth // 64 >= 2 * choice.splits)
-
-
-def test_few_deep_tiles_are_split():
-    """Else most blocks would have nothing to do."""
-    assert gemm.offers(128, 128, 1, 132, 8192)[0].choice.splits > 1
 
 
 def test_large_products_of_f32_as_it_is_are_done_by_multiply_add():
@@ -167,14 +138,6 @@ def test_large_products_of_f32_as_it_is_are_done_by_multiply_add():
     assert fields(found)["flags"] & layout.EXACT
     assert fields(found)["stages"] == 4096 // 32
     assert fields(found)["scratch"] == 17
-
-
-def test_stages_and_scratch_memory_fit_the_ring():
-    """Two stages of every tile; and of the smaller ones, a stage and all sums."""
-    for tile in gemm.TILES:
-        assert 3 * tile.granules * tile.most_slices <= 24
-        assert tile not in gemm.EXACT_TILES or tile.granules + tile.scratch_granules <= 24
-        assert tile.columns * tile.rows == 128 * 256 or tile.granules * tile.most_slices + tile.scratch_granules <= 24
 
 
 # ---- the path itself ----
@@ -228,17 +191,17 @@ def failures(made: Program, session: Any) -> list[Any]:
 
 def force(monkeypatch: pytest.MonkeyPatch, choice: Choice, slices: int) -> None:
     """Let the path take `choice`, where it can, with so many slices in a stage."""
-    real = gemm.slices_of
+    real = tilings.slices_of
 
-    def forced(*_shape, tiles=gemm.TILES, split=True, pairs=False, **_costs):
+    def forced(*_shape, tiles=tilings.TILES, split=True, pairs=False, **_costs):
         tile = choice.tile if choice.tile in tiles else tiles[-1]
         return (Offer(Choice(tile, choice.splits if split else 1, choice.shared if pairs else ""), 0.0),)
 
     def forced_slices(made, _total, *, b_across):
         return min(slices if made == choice else 1, real(made, 10**6, b_across=b_across))
 
-    monkeypatch.setattr(gemm, "offers", forced)
-    monkeypatch.setattr(gemm, "slices_of", forced_slices)
+    monkeypatch.setattr(tilings, "offers", forced)
+    monkeypatch.setattr(tilings, "slices_of", forced_slices)
 
 
 @pytest.mark.parametrize("dtype", ["bf16", "f16", "tf32", "f32"])

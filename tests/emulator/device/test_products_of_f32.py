@@ -13,8 +13,8 @@ from dla.assembler import assemble
 from dla.emulator.compare import compare
 from dla.emulator.device.layout import PATH_CONV, PATH_GEMM
 from dla.emulator.device.machine import DeviceMachine
-from dla.emulator.device.paths import gemm
-from dla.emulator.device.paths.gemm import Tile
+from dla.emulator.device.paths import tilings
+from dla.emulator.device.paths.tilings import Tile
 from dla.isa.descriptor import Segment
 from dla.isa.program import Program
 from dla.tests.emulator.device import cpu_machine
@@ -122,7 +122,7 @@ def test_convolutions_on_the_cpu(size: int, channels: int, outputs: int, math: s
 @pytest.mark.parametrize(("m", "n", "k"), [(132, 260, 100), (20, 132, 36)])
 def test_products_as_they_are_through_the_ring(monkeypatch: pytest.MonkeyPatch, m: int, n: int, k: int) -> None:
     """Aligned ones take that path wherever it is thought quicker than the handler: here always."""
-    monkeypatch.setattr(gemm, "HANDLER_TILES", ((Tile(32, 32), 10**6),))
+    monkeypatch.setattr(tilings, "HANDLER_TILES", ((Tile(32, 32), 10**6),))
     paths = []
 
     def load(program: Program) -> cpu_machine.CpuSession:

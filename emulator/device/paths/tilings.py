@@ -1,0 +1,226 @@
+"""How products are cut: tile shapes, parts of the depth, pairs of blocks; and what each way costs, by a small model.
+
+For GEMM and CONV alike. `benchmarks/fit_costs.py` fits the table to a GPU.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from functools import lru_cache
+
+from dla.emulator.device import layout
+from dla.emulator.device.layout import WORKER_WARPS
+from dla.emulator.device.paths import epilogue
+from dla.emulator.device.paths.choices import Offer
+from dla.emulator.device.paths.types import Context
+from dla.isa.dtypes import DType
+from dla.isa.program import Instruction
+
+LINE_BYTES = 128
+"""The widest swizzle that there is; one row's part of a slice of a stage."""
+DEPTH = LINE_BYTES // 2
+"""Elements of the depth (K) in one slice, of 16 bits."""
+RING_GRANULES, LEAST_STAGES = 24, 3
+"""Room for stages, and how many of them there have to be at a time."""
+SCRATCH_PITCH = 8
+"""Floats between the rows of a tile in scratch memory, so that they begin in different banks."""
+MAX_WORKSPACE = 1 << 28
+"""Bytes for the partial sums of one program: beyond that, nothing is split."""
+
+
+@dataclass(frozen=True)
+class Tile:
+    """What a block works on at a time. Two warpgroups take 64 rows each, or half of the columns; 64 x 64 is for one."""
+
+    rows: int
+    columns: int
+
+    @property
+    def granules(self) -> int:
+        """Of a slice."""
+        return (self.rows + self.columns) // 64
+
+    @property
+    def read(self) -> int:
+        """Rows of a and columns of b that the warpgroups read from shared memory."""
+        return self.warpgroups * (64 + 64 * self.pieces)
+
+    @property
+    def warpgroups(self) -> int:
+        """That multiply."""
+        return 1 if self.rows * self.columns == 64 * 64 else 2
+
+    @property
+    def pieces(self) -> int:
+        """64 columns each, of a warp."""
+        return self.rows * self.columns // (64 * 64 * self.warpgroups)
+
+    @property
+    def sums_bytes(self) -> int:
+        """Of the partial sums of one split in the workspace: each warp has a place."""
+        return WORKER_WARPS * self.pieces * 16 * 64 * 4
+
+    @property
+    def shareable(self) -> tuple[str, ...]:
+        """The operands that the blocks of a pair may share: 64 rows, or columns, and more for each."""
+        return tuple(name for name, size in (("a", self.rows), ("b", self.columns)) if size >= 2 * 64)
+
+    @property
+    def most_slices(self) -> int:
+        """Of a stage: the more, the fewer copies; a power of two."""
+        return 1 << (RING_GRANULES // (LEAST_STAGES * self.granules)).bit_length() - 1
+
+    @property
+    def scratch_granules(self) -> int:
+        """Of all the tile's sums."""
+        return -(-self.rows * (self.columns + SCRATCH_PITCH) * 4 // 8192)
+
+
+TILES = (Tile(128, 256), Tile(128, 128), Tile(128, 64), Tile(64, 256), Tile(64, 128), Tile(64, 64))
+SCRATCH_TILES = tuple(tile for tile in TILES if tile.columns * tile.rows < 128 * 256)
+"""Those whose sums leave the ring room, for the portable epilogue."""
+TURNED_TILES = tuple(tile for tile in TILES if tile != Tile(64, 64))
+"""Those of f32 on tensor cores: all workers turn operands, and have a part in the tile."""
+EXACT_TILES = (Tile(128, 256), Tile(128, 128), Tile(64, 256))
+"""Those of f32 as it is: a warp has 16 rows of 128 or 256 columns. One stage and the sums fit the ring."""
+
+
+@dataclass(frozen=True)
+class Costs:
+    """Clocks of one multiprocessor, fitted to an H200."""
+
+    multiplies: int = 2048  # multiply-adds per clock
+    shared_bytes: int = 128  # of shared memory, per clock: copies write a stage, the warpgroups read it
+    block_bytes: float = 64.0  # from the L2 cache, per clock and block
+    all_bytes: float = 6100.0  # the same, of all blocks together
+    start: int = 1500  # until the first stage is there
+    piece: int = 350  # to finish 16 rows of 64 columns, per warp
+    meet: int = 2500  # until the partial sums of other blocks can be read
+    open: int = 1500  # until a pair of blocks has agreed to share: weights come so much later
+
+
+COSTS = Costs()
+EXACT_COSTS = Costs(multiplies=218, piece=500)
+"""Of f32 as it is, whose depth counts twice: 85 % of 128 multiply-adds per clock; sums go through scratch memory."""
+NARROW = 1.1
+"""How much longer it takes in narrower tiles than the first: 8 x 8 sums of a lane share factors less than 8 x 16."""
+HANDLER_TILES = ((Tile(32, 32), 29), (Tile(128, 64), 188))
+"""The handler's tiles for f32 as it is, and clocks for each of the depth (kernel/tilings.cuh)."""
+
+
+@dataclass(frozen=True)
+class Choice:
+    """A tile shape, in how many parts the depth goes, and which operand ("a", "b" or none) a pair of blocks shares.
+
+    Blocks that share a have tiles side by side, blocks that share b one below the other. Each brings half of what they
+    share to both.
+    """
+
+    tile: Tile
+    splits: int
+    shared: str = ""
+
+    @property
+    def pair(self) -> tuple[int, int]:
+        """Rows and columns of what both blocks of a pair work on; of one tile where there are no pairs."""
+        return self.tile.rows * (1 + (self.shared == "b")), self.tile.columns * (1 + (self.shared == "a"))
+
+    @property
+    def blocks(self) -> int:
+        """That work together."""
+        return layout.PAIR if self.shared else 1
+
+    def tiles(self, rows: int, columns: int, batches: int) -> int:
+        """Tiles of `batches` products of rows x columns: with pairs, an even number."""
+        down, across = self.pair
+        return math.ceil(rows / down) * math.ceil(columns / across) * batches * self.blocks
+
+    def brought(self, operand: str) -> int:
+        """Rows of a, or columns of b, that one block brings for a tile."""
+        all_of_it = self.tile.rows if operand == "a" else self.tile.columns
+        return all_of_it // layout.PAIR if operand == self.shared else all_of_it
+
+
+def clocks(
+    choice: Choice, rows: int, columns: int, batches: int, blocks: int, depth: int, costs: Costs = COSTS
+) -> float:
+    """About how long `batches` products of [rows, depth] and [depth, columns] take on `blocks` blocks, in clocks."""
+    tile = choice.tile
+    items = choice.tiles(rows, columns, batches) * choice.splits
+    waves = math.ceil(items / blocks)
+    bandwidth = min(costs.block_bytes, costs.all_bytes / min(items, blocks))
+    fetched = (choice.brought("a") + choice.brought("b")) * DEPTH * 2
+    touched = tile.rows + tile.columns + tile.read
+    stage = max(
+        tile.rows * tile.columns * DEPTH / costs.multiplies,
+        touched * DEPTH * 2 / costs.shared_bytes,
+        fetched / bandwidth,
+    )
+    stages = math.ceil(math.ceil(depth / DEPTH) / choice.splits)
+    finish: float = costs.piece * tile.pieces
+    if choice.splits > 1:
+        finish = costs.meet + finish / min(choice.splits, 2) + 2 * tile.rows * tile.columns * 4 / bandwidth
+    return costs.start + costs.open * (choice.blocks - 1) + waves * (stages * stage + finish)
+
+
+@lru_cache(maxsize=1024)
+def offers(
+    rows: int, columns: int, batches: int, blocks: int, depth: int,
+    *, tiles: tuple[Tile, ...] = TILES, split: bool = True, pairs: bool = False, costs: Costs = COSTS,
+) -> tuple[Offer[Choice], ...]:  # fmt: skip
+    """All ways with what they cost, the cheapest first; `pairs`: blocks may share operands."""
+    most = math.ceil(depth / DEPTH) // 2 if split else 1
+    choices = [
+        choice
+        for tile in tiles
+        for shared in (("", *tile.shareable) if pairs and blocks % layout.PAIR == 0 else ("",))
+        for splits in (1, 2, 3, 4, 6, layout.MAX_SPLITS)
+        for choice in (Choice(tile, splits, shared),)
+        if splits == 1 or (splits <= most and choice.tiles(rows, columns, batches) * splits <= blocks)
+    ]
+    offered = [Offer(choice, clocks(choice, rows, columns, batches, blocks, depth, costs)) for choice in choices]
+    return tuple(sorted(offered, key=lambda o: (o.clocks, o.choice.brought("a") + o.choice.brought("b"))))
+
+
+def is_exact(instruction: Instruction, dtype: DType) -> bool:
+    """Whether operands of `dtype` are f32 that has to be multiplied as it is."""
+    return dtype is DType.F32 and instruction.attributes.get("math", "exact") == "exact"
+
+
+def ways(
+    instruction: Instruction, dtype: DType, shape: tuple[int, int, int], slices: int, context: Context,
+    *, pairs: bool = True,
+) -> tuple[tuple[Offer[Choice], ...], bool] | None:  # fmt: skip
+    """What is offered for a product of `shape` (rows, columns, batches) and a depth of `slices`.
+
+    Also whether its epilogue is done in registers. None where the handler is quicker. `pairs`: of 16-bit floats, blocks
+    may share operands.
+    """
+    blocks, depth = context.target.blocks, slices * DEPTH  # f32 takes as long as twice the depth
+    fast = epilogue.is_fast(instruction)
+    if is_exact(instruction, dtype):
+        offered = _wide_first(offers(*shape, blocks, depth, tiles=EXACT_TILES, split=False, costs=EXACT_COSTS))
+        items = (math.ceil(Choice(tile, 1).tiles(*shape) / blocks) * step for tile, step in HANDLER_TILES)
+        return (offered, fast) if offered[0].clocks < EXACT_COSTS.start + min(items) * depth // 2 else None
+    split, pairs = fast and context.workspace_bytes < MAX_WORKSPACE, pairs and fast and dtype is not DType.F32
+    tiles = tuple(tile for tile in (TILES if fast else SCRATCH_TILES) if dtype is not DType.F32 or tile in TURNED_TILES)
+    return offers(*shape, blocks, depth, tiles=tiles, split=split, pairs=pairs), fast
+
+
+def _wide_first(offered: tuple[Offer[Choice], ...]) -> tuple[Offer[Choice], ...]:
+    """What is offered for f32 as it is, with what narrow tiles take."""
+    factors = (1.0 if o.choice.tile == EXACT_TILES[0] else NARROW for o in offered)
+    priced = [Offer(o.choice, o.clocks * factor) for o, factor in zip(offered, factors, strict=True)]
+    return tuple(sorted(priced, key=lambda o: o.clocks))
+
+
+def slices_of(choice: Choice, total: int, *, b_across: bool) -> int:
+    """Slices in a stage where the whole depth has `total`: as many as leave each part of the depth a few stages.
+
+    One only where the halves of a shared b, which lies along the depth, have to be neighbours in each slice.
+    """
+    if choice.shared == "b" and not b_across:
+        return 1
+    share = total // choice.splits
+    return min(choice.tile.most_slices, 1 << max(0, (share // 4).bit_length() - 1))
