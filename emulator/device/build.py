@@ -75,7 +75,7 @@ def kernel(
     found = COMPILED.get((device, target, checked, only))
     if found:
         return found
-    told = threading.Timer(1.0, progress, [f"compiling the machine for {target}: a minute or two, once per machine"])
+    told = threading.Timer(1.0, progress, [f"compiling the machine for {target}: 2 to 3 minutes, once per machine"])
     options = (*source.options(checked=checked), f"-arch={target}")
     module = cupy.RawModule(code=source.source(only), backend="nvrtc", options=options)
     told.start()
