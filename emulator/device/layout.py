@@ -176,13 +176,20 @@ STREAM_SCHEDULE = Struct(
     "StreamSchedule",
     (
         ("map", "<u4", 1, "u32", "index of b's tensor map"),
+        ("unit", "<u4", 1, "u32", "columns that a block takes at a time: 8 if packed, 16 or 32 if b lies across"),
         ("constant", "<u4", 1, "u32", "whether nothing in the program writes b"),
         ("half_floats", "<u4", 1, "u32", "f16, else bf16"),
-        ("panels", "<u4", 1, "u32", "parts of the depth, of 2048 each"),
+        ("panels", "<u4", 1, "u32", "parts of the depth, each a stage of every unit: 2048, or across 16384 / unit"),
         ("granules", "<u4", 1, "u32", "of a stage"),
-        ("boxes", "<u4", 1, "u32", "copies that fill a stage: 1, or one for each 64 of the depth"),
-        ("pitch", "<u4", 1, "u32", "bytes between the columns of b where a register moves it, else 0"),
-        ("base", "<u4", 2, "u32", "address of column 0 of the map, low half first"),
+        (
+            "boxes",
+            "<u4",
+            1,
+            "u32",
+            "copies that fill a stage: 1, one for each 64 of the depth, or across one a granule",
+        ),
+        ("pitch", "<u4", 1, "u32", "bytes between the places that a register moves b to: columns if packed; else 0"),
+        ("base", "<u4", 2, "u32", "address of the map, low half first"),
     ),
 )
 REPORT = Struct(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 
 from dla.emulator.device.layout import PATH_STREAM, STREAM_SCHEDULE
 from dla.emulator.device.paths.tensor_map import ALIGNMENT, MAX_STRIDE, TensorMap
@@ -12,44 +13,65 @@ from dla.isa.dtypes import DType
 from dla.isa.program import Instruction
 
 MOST_ROWS = 16
-UNIT = 8
-"""Columns of b that a block takes at a time."""
-PANEL_DEPTH = 2048
+PACKED_UNIT = 8
+"""Columns of b that a block takes at a time, if they are packed along the depth."""
+PACKED_DEPTH = 2048
 """Of the depth, in a stage of GRANULES; shallower products have stages of half the size."""
+NARROW_UNIT, WIDE_UNIT = 16, 32
+"""The same of columns that lie across. Narrow ones load more blocks evenly, wide ones more of each line of memory."""
+MOST_WIDE_ROWS = 8
+"""More of them have more sums in a wide unit than a block has threads to finish them."""
 GRANULES = 4
-BOX_DEPTH = 64
-"""Elements in 128 bytes, the width of a swizzled tile."""
+GRANULE_BYTES = 8192
+LINE_DEPTH = 64
+"""Elements in 128 bytes, the width of a swizzled tile of packed columns."""
+
+
+@dataclass(frozen=True)
+class _Stages:
+    """How b goes through the ring: the numbers of STREAM_SCHEDULE that say so, and the tensor map."""
+
+    unit: int
+    panels: int
+    granules: int
+    boxes: int
+    pitch: int
+    tensor_map: TensorMap
 
 
 def schedule(instruction: Instruction, context: Context) -> Schedule | None:
-    """The schedule of a GEMM of 16-bit floats with at most 16 rows, b stored column after column; None for others."""
+    """The schedule of a GEMM of 16-bit floats with at most 16 rows, b all of lines of 16 bytes; None for others."""
     if instruction.row.mnemonic != "GEMM":
         return None
     out, a, b = (instruction.operand(name) for name in ("out", "a", "b"))
     if out is None or a is None or b is None or a.dtype not in (DType.F16, DType.BF16):
         return None
-    if not 1 <= math.prod(out.bounds[:-1]) <= MOST_ROWS or not _has_packed_rows(a):
+    rows = math.prod(out.bounds[:-1])
+    if not 1 <= rows <= MOST_ROWS or not _has_packed_rows(a):
         return None
-    if any(isinstance(d, Dynamic) for d in (a.dims[-1], *b.dims[-2:])) or not _has_packed_columns(b):
+    if any(isinstance(d, Dynamic) for d in (a.dims[-1], *b.dims[-2:])) or b.bounds[-1] == 0 or b.offset % ALIGNMENT:
         return None
     if any(dim != 1 and stride for dim, stride in zip(b.bounds[:-2], b.strides[:-2], strict=True)):
         return None
-    depth, columns = b.bounds[-2:]
-    granules = GRANULES if depth * 2 > PANEL_DEPTH else GRANULES // 2
-    tensor_map, pitch = _map(b, depth, columns, granules, context)
+    if _has_packed_columns(b):
+        stages = _packed(b, context)
+    elif _lies_across(b):
+        stages = _across(b, rows, context)
+    else:
+        return None
+    tensor_map = stages.tensor_map
     values = {
+        **vars(stages),
         "map": context.map_index(tensor_map),
         "constant": context.is_constant(b),
         "half_floats": a.dtype is DType.F16,
-        "panels": math.ceil(depth / PANEL_DEPTH),
-        "granules": granules,
-        "boxes": 1 if len(tensor_map.dims) == 3 else granules * PANEL_DEPTH // GRANULES // BOX_DEPTH,
-        "pitch": pitch,
     }
     detail = [int(values[name]) for name, *_ in STREAM_SCHEDULE.fields if name != "base"]
     address = tensor_map.address
     detail += [address & 0xFFFFFFFF, address >> 32]
-    return Schedule(PATH_STREAM, tuple(detail), f"streamed in units of {UNIT} columns", math.ceil(columns / UNIT))
+    lies = "packed" if stages.unit == PACKED_UNIT else "across"
+    units = math.ceil(b.bounds[-1] / stages.unit)
+    return Schedule(PATH_STREAM, tuple(detail), f"streamed in units of {stages.unit} columns, {lies}", units)
 
 
 def _has_packed_rows(a: Descriptor) -> bool:
@@ -67,35 +89,66 @@ def _has_packed_rows(a: Descriptor) -> bool:
 
 
 def _has_packed_columns(b: Descriptor) -> bool:
-    """Whether the same holds for the columns of `b`, at one distance from each other, however a register moves them."""
+    """Whether the columns of `b` are such chunks, at one distance from each other, however a register moves them."""
     (depth, columns), (stride, step) = b.bounds[-2:], b.strides[-2:]
-    pitch = _pitch(b)
+    pitch = _column_pitch(b)
     return (
-        columns > 0
-        and stride == 1
+        stride == 1
         and (columns == 1 or step >= depth)
         and pitch % ALIGNMENT == 0
         and 0 < pitch < MAX_STRIDE
-        and b.offset % ALIGNMENT == 0
         and (b.offset_register is None or b.offset_scale % pitch == 0)
     )
 
 
-def _pitch(b: Descriptor) -> int:
+def _column_pitch(b: Descriptor) -> int:
     """Bytes between columns; of a single one, its length."""
     return (b.bounds[-2] if b.bounds[-1] == 1 else b.strides[-1]) * b.dtype.itemsize
 
 
-def _map(b: Descriptor, depth: int, columns: int, granules: int, context: Context) -> tuple[TensorMap, int]:
-    """The map of all columns that `b` can be moved to; and their distance, or 0 where nothing moves it."""
-    address, pitch = context.address(b), _pitch(b)
+def _packed(b: Descriptor, context: Context) -> _Stages:
+    """Stages of a unit by PACKED_DEPTH. The map has all columns that `b` can be moved to."""
+    depth, columns = b.bounds[-2:]
+    address, pitch = context.address(b), _column_pitch(b)
+    granules = GRANULES if depth * 2 > PACKED_DEPTH else GRANULES // 2
     moved = 0
     if b.offset_register is not None:
         low, high = context.limits(b)
         address -= (address - low) // pitch * pitch
         columns = (high - address - depth * 2) // pitch + 1
         moved = pitch
-    if depth % BOX_DEPTH:
-        return TensorMap(b.dtype, address, (depth, columns), (pitch,), (BOX_DEPTH, UNIT)), moved
-    box = (BOX_DEPTH, UNIT, granules * PANEL_DEPTH // GRANULES // BOX_DEPTH)
-    return TensorMap(b.dtype, address, (BOX_DEPTH, columns, depth // BOX_DEPTH), (pitch, 128), box), moved
+    lines = granules * PACKED_DEPTH // GRANULES // LINE_DEPTH
+    if depth % LINE_DEPTH:
+        boxes, box = lines, (LINE_DEPTH, PACKED_UNIT)
+        tensor_map = TensorMap(b.dtype, address, (depth, columns), (pitch,), box)
+    else:
+        boxes, dims = 1, (LINE_DEPTH, columns, depth // LINE_DEPTH)
+        tensor_map = TensorMap(b.dtype, address, dims, (pitch, LINE_DEPTH * 2), (LINE_DEPTH, PACKED_UNIT, lines))
+    return _Stages(PACKED_UNIT, math.ceil(depth / PACKED_DEPTH), granules, boxes, moved, tensor_map)
+
+
+def _lies_across(b: Descriptor) -> bool:
+    """Whether neighbours in `b` are columns, in lines that begin at chunks, wherever a register moves them to."""
+    stride, step = b.strides[-2:]
+    pitch = stride * b.dtype.itemsize
+    scale = ALIGNMENT if b.offset_register is None else b.offset_scale
+    return (
+        step == 1 and pitch % ALIGNMENT == 0 and 0 < pitch < MAX_STRIDE and scale % ALIGNMENT == 0 and 0 < scale < 2**32
+    )
+
+
+def _across(b: Descriptor, rows: int, context: Context) -> _Stages:
+    """Stages of a unit by as much of the depth as fits. The places that `b` can be moved to are the map's last dim."""
+    depth, columns = b.bounds[-2:]
+    unit = NARROW_UNIT if rows > MOST_WIDE_ROWS or columns <= NARROW_UNIT * context.target.blocks else WIDE_UNIT
+    line = unit * b.dtype.itemsize
+    address, pitch = context.address(b), b.strides[-2] * b.dtype.itemsize
+    places, moved = 1, 0
+    if b.offset_register is not None:
+        moved = b.offset_scale
+        low, high = context.limits(b)
+        address -= (address - low) // moved * moved
+        places = (high - address - (depth - 1) * pitch - columns * 2) // moved + 1
+    box = (unit, GRANULE_BYTES // line, 1)
+    tensor_map = TensorMap(b.dtype, address, (columns, depth, places), (pitch, moved or pitch), box, swizzle=line)
+    return _Stages(unit, math.ceil(depth / (GRANULES * box[1])), GRANULES, GRANULES, moved, tensor_map)

@@ -54,7 +54,7 @@ def product(a: str, b: str, out: str, arguments: str = "y, a, b") -> str:
     [
         product("f32[64, 64]", "f32[64, 64]", "f32[64, 64]"),  # small, and as it is: the handler is quicker
         product("f32[64, 66]", "f32[66, 64]", "f32[64, 64]", "y, a, b math=tf32"),  # rows of a are not aligned
-        product("bf16[16, 64]", "bf16[64, 64]", "bf16[16, 64]"),  # few rows: streamed
+        product("bf16[16, 60]", "bf16[60, 64]", "bf16[16, 64]"),  # few rows are streamed, but these are not aligned
         product("bf16[64, 63]", "bf16[63, 64]", "bf16[64, 64]"),  # rows of a begin at odd addresses
         product("bf16[64, 64]", "bf16[64, 63]", "bf16[64, 63]"),
         product("i8[64, 64]", "i8[64, 64]", "i32[64, 64]"),

@@ -55,14 +55,16 @@ def test_constant_weights_need_not_wait():
         {"x": "f32[2, 64]", "w": "f32[24, 64]"},
         {"x": "bf16[2, 60]", "w": "bf16[24, 60]"},
         {"x": "bf16[k <= 2, 64]", "w": "bf16[24, 64]", "y": "bf16[k, 24]"},
-        {"w": "bf16[64, 24]", "code": "GEMM y, x, w"},
+        {"w": "bf16[64, 28]", "code": "GEMM y, x, w[:, :24]"},
+        {"w": "bf16[64, 32]", "code": "GEMM y, x, w[:, 4:28]"},
+        {"w": "bf16[64, 48]", "code": "GEMM y, x, w[:, ::2]"},
         {"x": "bf16[17, 64]", "y": "bf16[17, 24]"},
         {"x": "bf16[64, 2]", "code": "GEMM y, x.T, w.T"},
         {"w": "bf16[24, 72]", "code": "GEMM y, x, w[:, 4:68].T"},
     ],
 )
 def test_what_cannot_be_streamed_is_not(changes):
-    """Other types, ragged chunks, rows on rows, many rows, unaligned views; while a dynamic number of rows is fine."""
+    """Other types, ragged chunks, many rows, unaligned or scattered views; while a dynamic number of rows is fine."""
     expected = PATH_STREAM if "k <=" in changes.get("x", "") else PATH_GENERIC
     path = planned(product(**changes)).schedules[0].path
     assert (path == PATH_STREAM) == (expected == PATH_STREAM)
@@ -97,15 +99,46 @@ def test_a_map_covers_all_places_that_a_register_moves_its_tensor_to():
     assert made.maps[detail(made, 1)["map"]].dims == (64, 72, 1)
 
 
+def test_columns_that_lie_across_go_in_narrow_units_if_few_and_else_in_wide_ones():
+    """16 columns by 1024 of the depth are a stage, or 32 by 512; more than 8 rows have room for narrow ones only."""
+    for (m, n, k), expected in {
+        (1, 2048, 2048): (16, 2, 4, (16, 256, 1)),
+        (8, 2120, 520): (32, 2, 4, (32, 128, 1)),
+        (9, 2120, 520): (16, 1, 4, (16, 256, 1)),
+        (1, 40, 8): (16, 1, 4, (16, 256, 1)),
+    }.items():
+        made = planned(product(f"bf16[{m}, {k}]", f"bf16[{k}, {n}]", f"bf16[{m}, {n}]", "GEMM y, x, w"))
+        d = detail(made)
+        assert made.schedules[0].path == PATH_STREAM
+        box = made.maps[d["map"]].box
+        assert (d["unit"], d["panels"], d["granules"], box) == expected
+
+
+def test_places_that_a_register_moves_lines_to_are_a_dim_of_the_map():
+    """By whole matrices, or by some columns: the kernel finds the place by the distance from the map's first one."""
+    loop = "LOOP s0, 3\n    GEMM y[s0], x, {}\n    ENDLOOP"
+    for w, view, pitch, strides in (
+        ("bf16[3, 64, 24]", "w[s0]", 64 * 48, (48, 64 * 48)),
+        ("bf16[64, 40]", "w[:, s0*8:24+s0*8]", 16, (80, 16)),
+    ):
+        made = planned(product(w=w, y="bf16[3, 2, 24]", code=loop.format(view)))
+        assert detail(made, 1)["pitch"] == pitch
+        found = made.maps[detail(made, 1)["map"]]
+        assert (found.dims, found.strides) == ((24, 64, 3), strides)
+    made = planned(product(w="bf16[64, 26]", code="LOOP s0, 3\n    GEMM y, x, w[:, s0:24+s0]\n    ENDLOOP"))
+    assert made.schedules[1].path == PATH_GENERIC
+
+
 # ---- on the device, and on the emulated one ----
 
 SHAPES = (
     (1, 2048, 2048), (2, 1024, 1024), (3, 1000, 784), (4, 37, 8), (5, 130, 1024), (6, 5000, 264), (7, 1, 4104),
     (8, 256, 2048), (9, 4099, 520), (10, 2304, 64), (16, 600, 3072), (1, 16384, 256), (16, 40, 8192), (1, 2056, 8192),
+    (8, 11008, 4096), (16, 2056, 2048),
 )  # fmt: skip
 FEW_BLOCKS_SHAPES = (
     (1, 40, 2048), (2, 61, 1096), (3, 300, 64), (5, 7, 8), (6, 130, 784), (9, 100, 136), (16, 33, 2056), (16, 1, 6152),
-    (1, 33, 8192), (4, 50, 4104),
+    (1, 33, 8192), (4, 50, 4104), (8, 120, 1544), (16, 300, 1064),
 )  # fmt: skip
 
 
@@ -152,35 +185,47 @@ SHAPES_AND_MACHINES = pytest.mark.parametrize(
 )
 
 
+def stored(n: int, k: int, *, across: bool) -> tuple[str, str]:
+    """The shape in which a matrix of k by n is stored, by rows or by columns, and how a product names such a `w`."""
+    return (f"[{k}, {-(-n // 8) * 8}]", f"w[:, :{n}]") if across else (f"[{n}, {k}]", "w.T")
+
+
+BOTH_WAYS = pytest.mark.parametrize("across", [pytest.param(False, id="packed"), pytest.param(True, id="across")])
+
+
+@BOTH_WAYS
 @pytest.mark.parametrize("dtype", ["bf16", "f16"])
 @SHAPES_AND_MACHINES
-def test_products_stay_within_their_bounds(shape, on_gpu, dtype):
+def test_products_stay_within_their_bounds(shape, on_gpu, dtype, across):
     """All numbers of rows, ragged columns and depths."""
     m, n, k = shape
+    w_shape, w = stored(n, k, across=across)
     check(
         f"""
 .input x : {dtype}[{m}, {k}]
-.input w : {dtype}[{n}, {k}]
+.input w : {dtype}{w_shape}
 .input bias : {dtype}[{n}]
 .output y : {dtype}[{m}, {n}]
 .output z : f32[{m}, {n}]
 main:
-    GEMM y, x, w.T bias=bias act=relu
-    GEMM z, x, w.T alpha=0.5
+    GEMM y, x, {w} bias=bias act=relu
+    GEMM z, x, {w} alpha=0.5
     HALT
 """,
         on_gpu=on_gpu,
     )
 
 
+@BOTH_WAYS
 @ON_GPU
 @pytest.mark.parametrize("m", [1, 6, 16])
-def test_every_epilogue(m, on_gpu):
+def test_every_epilogue(m, on_gpu, across):
     """c, all steps in any order, glu, results of any type and stride."""
+    w_shape, w = stored(600, 520, across=across)
     check(
         f"""
 .input x : bf16[{m}, 520]
-.input w : bf16[600, 520]
+.input w : bf16{w_shape}
 .input c : f32[{m}, 600]
 .input bias : f16[600]
 .input gate : bf16[{m}, 1]
@@ -190,10 +235,10 @@ def test_every_epilogue(m, on_gpu):
 .output d : bf16[{m}, 300]
 .output e : f32[{m}, 301]
 main:
-    GEMM     a, x, w.T   c=c alpha=2 beta=-0.5 residual=residual clamp=[-0.5, 0.75] gate=gate
-    GEMM     b.T, x, w.T bias=bias act=gelu residual=residual gate=gate
-    GEMM.glu d, x, w.T   unit=silu bias=bias[:300] residual=residual[:, 300:]
-    GEMM.glu e[:, :300], x, w.T unit=gelu alpha=0.5 gate=gate
+    GEMM     a, x, {w}   c=c alpha=2 beta=-0.5 residual=residual clamp=[-0.5, 0.75] gate=gate
+    GEMM     b.T, x, {w} bias=bias act=gelu residual=residual gate=gate
+    GEMM.glu d, x, {w}   unit=silu bias=bias[:300] residual=residual[:, 300:]
+    GEMM.glu e[:, :300], x, {w} unit=gelu alpha=0.5 gate=gate
     COPY     e[:, 300:], c[:, :1]
     HALT
 """,
@@ -215,6 +260,7 @@ def test_views_batches_and_chains(on_gpu):
 .output y : bf16[2, 3, 700]
 .output z : bf16[3, 6, 700]
 .output t : bf16[6, 700]
+.output u : bf16[3, 6, 120]
 main:
     COPY written, w[2]
     GEMM y, x[:, 3:6, 16:144], w[1].T
@@ -224,6 +270,12 @@ main:
     GEMM g, h, v.T
     LOOP s0, 3
         GEMM z[s0], g, w[s0].T residual=t
+        GEMM u[s0], h[:, :696], w[s0, :696, :120]
+    ENDLOOP
+    LOOP s0, 3
+        GEMM u[s0], g, v[:, s0*8:120+s0*8] c=u[s0] beta=1
+        COPY written[:128, :120], w[s0, 64:192, :120]
+        GEMM u[s0], g, written[:128, 8:128] residual=u[s0]
     ENDLOOP
     HALT
 """,
@@ -231,18 +283,20 @@ main:
     )
 
 
+@BOTH_WAYS
 @ON_GPU
 @pytest.mark.parametrize("batch", [0, 1, 4, 5, 13])
-def test_a_dynamic_number_of_rows(batch, on_gpu):
+def test_a_dynamic_number_of_rows(batch, on_gpu, across):
     """The same program for any number of rows up to its bound."""
-    program = assemble("""
+    w = stored(512, 512, across=across)[1]
+    program = assemble(f"""
 .input x : bf16[batch <= 16, 512]
 .input w : bf16[512, 512]
 .scratch h : bf16[batch, 512]
 .output y : f32[batch, 512]
 main:
-    GEMM h, x, w.T act=tanh
-    GEMM y, h, w.T
+    GEMM h, x, {w} act=tanh
+    GEMM y, h, {w}
     HALT
 """)
     given = random_inputs(program)
@@ -253,21 +307,23 @@ main:
     assert [c for c in compare(program, given, SimpleNamespace(outputs=outputs, state={})) if not c.ok] == []
 
 
+@BOTH_WAYS
 @ON_GPU
-def test_a_trap_ends_what_streams(on_gpu):
+def test_a_trap_ends_what_streams(on_gpu, across):
     """Copies under way when a trap is raised still land, nobody waits for ever, and the next run is right."""
-    text = """
+    w = stored(1024, 1024, across=across)[1]
+    text = f"""
 .input x : bf16[2, 1024]
 .input w : bf16[1024, 1024]
 .input divisor : i64[1]
 .scratch h : bf16[2, 1024]
 .output y : bf16[2, 1024]
 main:
-    GEMM h, x, w.T
+    GEMM h, x, {w}
     LOADS s1, divisor[0]
-    GEMM y, h, w.T
+    GEMM y, h, {w}
     ALU.div s2, 1, s1
-    GEMM y, h, w.T
+    GEMM y, h, {w}
     HALT
 """
     program = assemble(text)
