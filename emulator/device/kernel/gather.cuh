@@ -25,8 +25,12 @@ struct GatherHandler {
     using Kept = Merged<3>;
     using Place = Kept::Place;
 
+    // Bytes from one slice of x to the next.
+    static DEV i64 pitch(const GatherArgs& args) { return args.x().strides[args.axis()] * args.x().item_bytes; }
+
     static DEV void prepare(const GatherArgs& args, Kept& all) {
-        const bool fits = all.measure_as(GatherDims(args), VECTOR_BYTES / args.out().item_bytes, MAX_RANK);
+        bool fits = all.measure_as(GatherDims(args), VECTOR_BYTES / args.out().item_bytes, MAX_RANK);
+        fits &= pitch(args) % VECTOR_BYTES == 0;  // no axis of GatherDims has it
         all.way = fits && all.singles == 0 && all.neighbours(0) && all.neighbours(1) && !all.neighbours(2) ? WAY_UNITS : 0;
     }
     static DEV u32 scratch(const GatherArgs& args) {
@@ -42,8 +46,8 @@ struct GatherHandler {
     template <u32 USED> static DEV void by_units(const GatherArgs& args, u32 tile, const Block& block) {
         const Streams<3> all(args.work);
         const Tensor& x = all.tensors[1];
-        const u32 axis = args.axis(), rows = x.dims[axis];
-        const i64 pitch = x.strides[axis] * x.item_bytes;
+        const u32 rows = x.dims[args.axis()];
+        const i64 pitch = GatherHandler::pitch(args);
         const bool wide = all.dtype[2] == DTYPE_I64;
         // The unit of x that belongs at `p` of out; null after a trap.
         const auto source = [&](const Place& p) -> const char* {

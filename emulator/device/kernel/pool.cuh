@@ -68,6 +68,14 @@ struct PoolDims : SameDims {
         const i32 from_last = rank() - 1 - axis;
         return k == 0 || from_last == 0 || axis == 0 ? step : step * args.strides(from_last == 1 ? 1 : 0);
     }
+    // Whether all columns and rows of x are aligned, not only those where windows begin.
+    DEV bool windows_aligned() const {
+        bool aligned = true;
+#pragma unroll 1
+        for (i32 axis = 1; axis < rank() - 1; ++axis)
+            aligned &= tensors[1].dims[axis] == 1 || SameDims::stride(1, axis) % VECTOR_BYTES == 0;
+        return aligned;
+    }
 };
 
 // The largest of each of the elements in 16 bytes of two tensors.
@@ -189,7 +197,7 @@ struct PoolHandler {
             const u32 axis = x.rank - 1;
             if (x.strides[axis] != 1 || !positions.even || !args.out().contiguous || !aligned_for_vectors(args.out())) return;
             reinterpret_cast<Folds&>(kept).measure(x, x.dims[0], x.strides[0], positions.count, positions.stride, x.dims[axis]);
-        } else if (is_float(x.dtype) && args.out().dtype == x.dtype &&
+        } else if (is_float(x.dtype) && args.out().dtype == x.dtype && PoolDims(args).windows_aligned() &&
                    kept.measure_as(PoolDims(args), VECTOR_BYTES / x.item_bytes, 1)) {
             kept.way = kept.singles == 0 && kept.neighbours(0) && kept.neighbours(1) ? WAY_WINDOWS : 0;
         }

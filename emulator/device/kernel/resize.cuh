@@ -21,10 +21,14 @@ struct ResizeHandler {
     using Kept = Merged<3>;
     using Place = Kept::Place;
 
+    // Bytes from one line of x to the next.
+    static DEV i64 pitch(const ResizeArgs& args) { return args.x().strides[args.axis()] * args.x().item_bytes; }
+
     static DEV void prepare(const ResizeArgs& args, Kept& all) {
         const Tensor& out = args.out();
         bool fits = is_float(out.dtype) && is_float(args.x().dtype);
         fits &= args.indices().contiguous && args.weights().contiguous;
+        fits &= pitch(args) % VECTOR_BYTES == 0;  // no axis of ResizeDims has it
         all.way = 0;
         if (!fits || !all.measure_as(ResizeDims(args), VECTOR, MAX_RANK)) return;
         all.way = all.singles == 0 && all.neighbours(0) && all.neighbours(1) && !all.neighbours(2) ? WAY_VECTORS : 0;
@@ -62,8 +66,8 @@ struct ResizeHandler {
         const Tensor& x = all.tensors[1];
         const Tensor& indices = all.tensors[2];
         const Tensor& weights = args.weights();
-        const u32 axis = args.axis(), lines = x.dims[axis], terms = indices.dims[1], dtype = all.dtype[1];
-        const i64 pitch = x.strides[axis] * x.item_bytes;
+        const u32 lines = x.dims[args.axis()], terms = indices.dims[1], dtype = all.dtype[1];
+        const i64 pitch = ResizeHandler::pitch(args);
         const u32 wide = all.dtype[2] == DTYPE_I64;
         const char* const weight_table = in_global(weights.data);
         // The first term of a position, in the tables.

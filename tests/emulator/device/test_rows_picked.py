@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from dla.assembler import assemble
+from dla.emulator.compare import compare
 from dla.isa.dtypes import BY_TEXT, FLOATS
 from dla.isa.errors import Trap
 from dla.tests.emulator.device import cpu_machine
@@ -81,6 +82,25 @@ main:
     ENDLOOP
     HALT
 """
+APART = """
+.input x : T[40, 13]
+.input few : i32[5]
+.input many : i32[1500]
+.const pairs : i32[3, 2] = [[0, 1], [1, 2], [39, 3]]
+.const shares : f32[3, 2] = [[0.25, 0.75], [0.5, 0.5], [1, 0]]
+.output first : T[5, 8]
+.output all : T[1500, 8]
+.output mixed : T[3, 8]
+.output mean : T[1, 5, 8]
+.output top : T[1, 1, 1, 8]
+main:
+    GATHER first, x[:, :8], few axis=0
+    GATHER all, x[:, :8], many axis=0
+    RESIZE mixed, x[:, :8], pairs, shares axis=0
+    POOL.avg mean, x.reshape(1, 40, 13)[:, :, :8] window=[1, 3] strides=[1, 8]
+    POOL.max top, x.reshape(1, 8, 5, 13)[:, :, :, :8] window=[8, 5]
+    HALT
+"""
 needs_compiler = pytest.mark.skipif(cpu_machine.COMPILER is None, reason="no g++, which compiles the kernel")
 
 
@@ -116,6 +136,20 @@ def test_picked_slices(machine, rows, columns, dtype):
 def test_resized(machine, rows, columns, dtype):
     """One term, two, more than are fetched ahead; the last axis, whose neighbours are no results of one position."""
     check(assemble(RESIZED.format(rows=rows, columns=columns).replace(": T[", f": {BY_TEXT[dtype].text}[")), machine)
+
+
+@pytest.mark.parametrize("dtype", ["bf16", "f32"])
+@pytest.mark.parametrize(
+    "machine", [pytest.param("gpu", marks=pytest.mark.gpu), pytest.param("hopper", marks=needs_compiler)]
+)
+def test_vectors_of_which_only_the_first_is_aligned(machine, dtype):
+    """Results that lie in vectors, of elements of x that an index or a window picks, at odd distances."""
+    rng = np.random.default_rng(1)
+    program = assemble(APART.replace(": T[", f": {dtype}["))
+    given = {"x": rng.integers(-100, 100, (40, 13)).astype(BY_TEXT[dtype].numpy)}
+    given |= {"few": rng.integers(0, 40, 5).astype(np.int32), "many": rng.integers(0, 40, 1500).astype(np.int32)}
+    result = SESSIONS[machine](program).run(given)
+    assert [c for c in compare(program, given, result) if not c.ok] == []
 
 
 @needs_compiler
