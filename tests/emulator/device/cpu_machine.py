@@ -2,7 +2,8 @@
 
 What CUDA gives the kernel (threads, warps, barriers, shared memory) is in on_cpu/cuda.h; what the machine asks of the
 hardware by inline assembly (ptx.cuh, wgmma.cuh) is written out there. Asynchronous copies land late and in a random
-order, warps take turns in a random order: what misses a wait gives wrong results here, too. Speed is not the point.
+order, warps take turns in a random order: what misses a wait gives wrong results here, too. An access at an address
+that is no multiple of its size, which a GPU does not forgive, ends the run. Speed is not the point.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from dla.emulator.device import plan, source
 from dla.emulator.device.generate import TRAP_CODES
 from dla.emulator.device.layout import COUNTERS, IMAGE_HEADER, LAUNCH, PROBE, REPORT
 from dla.emulator.device.paths import Choices, Target
-from dla.emulator.device.paths.tensor_map import AnyMap, Im2colMap
+from dla.emulator.device.paths.tensor_map import ALIGNMENT, AnyMap, Im2colMap
 from dla.isa import weights
 from dla.isa.descriptor import Segment
 from dla.isa.dtypes import Array
@@ -37,7 +38,12 @@ from dla.isa.program import Program
 COMPILER = shutil.which("g++") if platform.machine() == "x86_64" else None  # switching fibers is assembly
 BLOCKS = 4  # two pairs
 _FOLDER = Path(__file__).parent / "on_cpu"
-_OPTIONS = ("-std=c++17", "-O1", "-fPIC", "-shared", "-fno-strict-aliasing", "-mfma", "-mf16c", "-w")
+_OPTIONS = (
+    "-std=c++17", "-O1", "-fPIC", "-shared", "-fno-strict-aliasing", "-mfma", "-mf16c", "-w",
+    "-fsanitize=alignment", "-fno-sanitize-recover=alignment",
+)  # fmt: skip
+_LIBRARIES = ("-nodefaultlibs", "-lstdc++", "-lm", "-lgcc_s", "-lc")
+"""All but libubsan: cuda.h says what follows an access that is not aligned."""
 _SPARE = 4096
 _CATEGORIES = {code: name for name, code in TRAP_CODES.items()}
 _MAP = np.dtype(
@@ -55,14 +61,15 @@ _MAP = np.dtype(
 def library(*, hopper: bool, checked: bool = False) -> ctypes.CDLL:
     """The kernel for the CPU, compiled once for all processes. `hopper`: with the hot paths."""
     text = _text(hopper=hopper, checked=checked)
-    folder = Path(tempfile.gettempdir()) / f"dla-on-cpu-{hashlib.sha256(text.encode()).hexdigest()[:20]}"
+    key = hashlib.sha256("\n".join([*_OPTIONS, *_LIBRARIES, text]).encode()).hexdigest()[:20]
+    folder = Path(tempfile.gettempdir()) / f"dla-on-cpu-{key}"
     folder.mkdir(exist_ok=True)
     built = folder / "machine.so"
     with (folder / "lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not built.exists():
             (folder / "machine.cpp").write_text(text)
-            command = [str(COMPILER), *_OPTIONS, "machine.cpp", "-o", "unfinished.so"]
+            command = [str(COMPILER), *_OPTIONS, "machine.cpp", "-o", "unfinished.so", *_LIBRARIES]
             done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
             assert done.returncode == 0, done.stderr[:4000]
             (folder / "unfinished.so").rename(built)
@@ -144,6 +151,10 @@ class CpuSession:
         """Of each instruction with operands, its mnemonic and the way that its handler chose: the last that it kept."""
         return [(mnemonic, int(detail[-1])) for mnemonic, detail in self.details()]
 
+    def misplace(self, table: str, by: int) -> None:
+        """Let the next launch look for `table`, a pointer of LAUNCH, so many bytes further on."""
+        self._launch[table] = int(self._launch[table]) + by
+
     def run(self, inputs: Mapping[str, Any], dims: Mapping[str, int] | None = None) -> Any:
         """One launch; outputs and state at their bounds. Raises Trap."""
         bound = bind(self.program, inputs, dims)
@@ -197,6 +208,8 @@ def _encoded(tensor_map: AnyMap) -> Array:
     record, rank = np.zeros(1, _MAP), len(tensor_map.dims)
     entry = record[0]
     item = tensor_map.dtype.itemsize
+    in_bytes = (tensor_map.address, *tensor_map.strides, tensor_map.box[0] * item)
+    assert not any(n % ALIGNMENT for n in in_bytes), f"the driver refuses {tensor_map}"
     entry["address"], entry["rank"], entry["item"] = tensor_map.address, rank, item
     entry["dims"][:rank], entry["strides"][:rank] = tensor_map.dims, (item, *tensor_map.strides)[:rank]
     if isinstance(tensor_map, Im2colMap):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import numpy as np
 import pytest
 
@@ -90,6 +92,18 @@ def test_a_counter_that_never_arrives_ends_the_run():
     session.expected_base = 0
     session.set_state({"z": np.zeros(20000, np.float32)})
     np.testing.assert_array_equal(session.run({}).outputs["y"], np.full(20000, 32.0, np.float32))
+
+
+@BUILDS
+def test_a_misaligned_access_ends_the_run(capfd, hopper):
+    """As on a GPU; other than there, one is told where, and the next run is right."""
+    session = CpuSession(assemble(CHAIN.format(n=5)), hopper=hopper)
+    session.misplace("image_places", 4)
+    with pytest.raises(AssertionError):
+        session.run({})
+    assert re.search(r"\w+\.\w+:\d+: 0x\w+ is not aligned for .*uint2.*, which takes 8 bytes", capfd.readouterr().err)
+    session.misplace("image_places", -4)
+    np.testing.assert_array_equal(session.run({}).outputs["y"], np.full(5, 32.0, np.float32))
 
 
 def test_a_trap_in_the_middle_ends_the_run():

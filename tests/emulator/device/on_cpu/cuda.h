@@ -21,9 +21,9 @@ using std::signbit;
 #define __cluster_dims__(...)
 #define __grid_constant__
 
-struct uint4 { unsigned x, y, z, w; };
-struct uint2 { unsigned x, y; };
-struct int2 { int x, y; };
+struct alignas(16) uint4 { unsigned x, y, z, w; };
+struct alignas(8) uint2 { unsigned x, y; };
+struct alignas(8) int2 { int x, y; };
 struct alignas(16) float4 { float x, y, z, w; };
 struct alignas(8) float2 { float x, y; };
 inline uint4 make_uint4(unsigned a, unsigned b, unsigned c, unsigned d) { return {a, b, c, d}; }
@@ -92,7 +92,7 @@ struct NamedBarrier { unsigned count = 0, generation = 0, wanted = 0; };
 struct WarpState { unsigned count = 0, generation = 0; unsigned long long values[32]; unsigned words[32][8]; };
 struct BlockState {
     char* shared;
-    NamedBarrier named[16];
+    NamedBarrier named[16], pair;  // pair: in the first block of each
     WarpState warps[16];
 };
 struct Fiber {
@@ -136,11 +136,29 @@ static void yield_(const char* where) {
     fibers_[current_].where = where;
     switch_stack(&fibers_[current_].stack_pointer, scheduler_stack_);
 }
+// Ends the run. What the scheduler itself finds ends the process: there is nowhere to go back to.
+static bool fiber_runs_, broken_;
 [[noreturn]] static void broken(const char* what) {
     fprintf(stderr, "device on CPU: %s (block %u, thread %u)\n", what, blockIdx.x, threadIdx.x);
-    fflush(stderr);
-    abort();
+    if (!fiber_runs_) abort();
+    broken_ = true;
+    for (;;) yield_("nothing");
 }
+
+// What -fsanitize=alignment calls (as libubsan has it): a GPU faults where an address is no multiple of the type's alignment.
+struct MisalignedAccess {
+    const char* file;
+    unsigned line, column;
+    struct { unsigned short kind, info; char name[1]; } const* type;
+    unsigned char log_alignment, kind;
+};
+extern "C" [[noreturn]] void __ubsan_handle_type_mismatch_v1_abort(const MisalignedAccess* access, unsigned long address) {
+    char what[400];
+    snprintf(what, sizeof what, "%s:%u: %#lx is not aligned for %s, which takes %u bytes", access->file, access->line, address,
+             access->type->name, 1u << access->log_alignment);
+    broken(what);
+}
+
 static unsigned lane_() { return threadIdx.x % 32; }
 static WarpState& warp_() { return block_().warps[threadIdx.x / 32]; }
 static void named_(unsigned id, unsigned threads, bool waits) {

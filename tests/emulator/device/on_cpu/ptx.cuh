@@ -78,16 +78,14 @@ inline void mbarrier_arrive_there(u64* b) {
     mbarrier_arrive(peer.there<u64>());
 }
 inline void pair_end() {
-    static std::vector<NamedBarrier> barriers;
-    barriers.resize(blocks_.size());
-    const u32 pair = blockIdx.x / PAIR;
-    const unsigned generation = barriers[pair].generation;
+    NamedBarrier& pair = blocks_[blockIdx.x / PAIR * PAIR].pair;
+    const unsigned generation = pair.generation;
     ++progress_;
-    if (++barriers[pair].count == PAIR * blockDim.x) {
-        barriers[pair].count = 0;
-        ++barriers[pair].generation;
+    if (++pair.count == PAIR * blockDim.x) {
+        pair.count = 0;
+        ++pair.generation;
     } else {
-        while (barriers[pair].generation == generation) yield_("its pair");
+        while (pair.generation == generation) yield_("its pair");
     }
 }
 inline void pair_begin() { pair_end(); }
@@ -98,7 +96,7 @@ inline bool mbarrier_passed(u64* b, u32 parity) { return mbarrier_test(b, parity
 struct Groups { std::deque<std::vector<std::function<void()>>> done; std::vector<std::function<void()>> open; };
 static std::vector<Groups> copies_, bulk_;  // by fiber
 inline void copy_async_16(void* shared, const void* global, u32 bytes) {
-    if (reinterpret_cast<u64>(shared) % 16 || (bytes && reinterpret_cast<u64>(global) % 16)) broken("a misaligned copy");
+    if (reinterpret_cast<u64>(shared) % 16 || reinterpret_cast<u64>(global) % 16) broken("a misaligned copy");
     shared_address(shared);
     copies_[current_].open.push_back([=] { memset(shared, 0, 16); if (bytes) memcpy(shared, global, bytes); });
 }
@@ -124,7 +122,6 @@ inline u32 swizzled_(u32 address, u32 width) {
 inline void box_(const HostMap& m, char* block, u32 shared, const i32 (&c)[5], bool store) {
     u32 extent[5], n = 1;
     for (u32 k = 0; k < 5; ++k) { extent[k] = k < m.rank ? m.box[k] : 1; n *= extent[k]; }
-    if (shared % (m.swizzle == 128 ? 1024 : 128)) broken("a tile that is not aligned");
     for (u32 i = 0; i < n; ++i) {
         u32 rest = i;
         bool inside = true;
@@ -141,10 +138,14 @@ inline void box_(const HostMap& m, char* block, u32 shared, const i32 (&c)[5], b
         else memset(to, 0, m.item);
     }
 }
+inline void check_tile_(const HostMap& m, u32 shared) {
+    if (shared % (m.swizzle == 128 ? 1024 : 128)) broken("a tile that is not aligned");
+}
 inline void land_(u64* full, u32 bytes) { Mbarrier& m = *reinterpret_cast<Mbarrier*>(full); m.bytes = m.bytes - bytes; ++progress_; m.settle(); }
 inline void tensor_load_(u32 shared, const void* map, u64* full, const i32 (&c)[5], u32 rank) {
     const HostMap m = **reinterpret_cast<const HostMap* const*>(map);
     if (m.rank != rank || m.im2col) broken("a tensor map of another kind");
+    check_tile_(m, shared);
     char* block = shared_memory;
     u32 bytes = m.item;
     for (u32 k = 0; k < rank; ++k) bytes *= m.box[k];
@@ -202,6 +203,7 @@ inline void im2col_(const HostMap& m, char* block, u32 shared, const i32 (&c)[5]
 inline void tensor_im2col_(u32 shared, const void* map, u64* full, const i32 (&c)[5], const u16 (&offset)[3], u32 rank) {
     const HostMap m = **reinterpret_cast<const HostMap* const*>(map);
     if (m.rank != rank || !m.im2col) broken("a tensor map of another kind");
+    check_tile_(m, shared);
     char* block = shared_memory;
     struct C { i32 c[5]; u16 o[3]; } a; memcpy(a.c, c, sizeof c); memcpy(a.o, offset, sizeof offset);
     in_flight_.push_back([=] { im2col_(m, block, shared, a.c, a.o); land_(full, m.pixels * m.channels * m.item); });
@@ -211,6 +213,7 @@ inline void tensor_load_im2col(u32 s, const void* m, u64* f, i32 c, i32 left, i3
 }
 inline void tensor_store_(const void* map, u32 shared, const i32 (&c)[5]) {
     const HostMap m = **reinterpret_cast<const HostMap* const*>(map);
+    check_tile_(m, shared);
     char* block = shared_memory;
     struct C { i32 c[5]; } at; memcpy(at.c, c, sizeof c);
     bulk_[current_].open.push_back([=] { box_(m, block, shared, at.c, true); });
@@ -228,14 +231,16 @@ template <class T> T read_shared_(u32 a) { if (a % sizeof(T)) broken("a misalign
 template <class T> void write_shared_(u32 a, T v) { if (a % sizeof(T)) broken("a misaligned shared store"); memcpy(shared_at(a), &v, sizeof v); }
 inline u32 load_shared(u32 a) { return read_shared_<u32>(a); }
 inline u32 load_shared_1(u32 a) { return read_shared_<u32>(a); }
-inline uint4 load_shared_16(u32 a) { if (a % 16) broken("a misaligned shared load"); return read_shared_<uint4>(a); }
-inline void load_shared_2(f32 (&v)[2], u32 a) { v[0] = read_shared_<f32>(a); v[1] = read_shared_<f32>(a + 4); }
+inline uint4 load_shared_16(u32 a) { return read_shared_<uint4>(a); }
+inline void load_shared_2(f32 (&v)[2], u32 a) { const float2 both = read_shared_<float2>(a); v[0] = both.x; v[1] = both.y; }
 inline void store_shared(u32 a, u32 v) { write_shared_(a, v); }
 inline void store_shared(u32 a, float2 v) { write_shared_(a, v); }
-inline void store_shared(u32 a, uint4 v) { if (a % 16) broken("a misaligned shared store"); write_shared_(a, v); }
+inline void store_shared(u32 a, uint4 v) { write_shared_(a, v); }
 
 // ---- matrices ----
+inline void check_row_(u32 address) { if (address % 16) broken("a misaligned row of a matrix"); }
 inline void load_matrix_any(u32 (&r)[4], u32 address, bool across) {
+    check_row_(address);
     WarpState& w = warp_();
     const u32 l = lane_();
     w.words[l][0] = address;
@@ -257,6 +262,7 @@ inline void load_matrix_any(u32 (&r)[4], u32 address, bool across) {
 inline void load_matrix_x4(u32 (&r)[4], u32 a) { load_matrix_any(r, a, false); }
 inline void load_matrix_x4_transposed(u32 (&r)[4], u32 a) { load_matrix_any(r, a, true); }
 inline void store_matrix_x4(u32 address, u32 r0, u32 r1, u32 r2, u32 r3) {
+    check_row_(address);
     WarpState& w = warp_();
     const u32 l = lane_(), r[4] = {r0, r1, r2, r3};
     w.words[l][0] = address;

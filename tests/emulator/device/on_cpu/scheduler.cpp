@@ -23,6 +23,8 @@ static int run_kernel(void (*kernel)(const Launch), const Launch& launch, u32 bl
     kernel_ = kernel;
     launch_ = launch;
     random_ = seed * 2654435761ull + 12345;
+    broken_ = false;
+    in_flight_.clear();  // of a run that broke
     stacks.resize(STACK * blocks * threads);
     memory.assign(blocks * 262144ull + 1024, 0x5a);
     char* base = reinterpret_cast<char*>((reinterpret_cast<u64>(memory.data()) + 1023) / 1024 * 1024);
@@ -58,7 +60,10 @@ static int run_kernel(void (*kernel)(const Launch), const Launch& launch, u32 bl
                 current_ = t;
                 threadIdx.x = f.thread;
                 blockIdx.x = f.block;
+                fiber_runs_ = true;
                 switch_stack(&scheduler_stack_, f.stack_pointer);
+                fiber_runs_ = false;
+                if (broken_) return 3;
                 if (f.done) { --left; ++progress_; }
             }
         }
