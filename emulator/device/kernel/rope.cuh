@@ -28,7 +28,8 @@ struct RopeHandler {
         for (u32 k = 0; k < cos.rank; ++k) fits &= cos.strides[k] == sin.strides[k] || cos.dims[k] == 1;
         all.way = 0;
         if (!fits || !all.measure_as(RopeDims(args), VECTOR, 1)) return;
-        all.way = all.singles == 0 && all.neighbours(0) && all.neighbours(1) && all.neighbours(2) ? WAY_VECTORS : 0;
+        const bool pairs = all.units != 0 && all.singles == 0;  // without pairs, no thread would copy the rest
+        all.way = pairs && all.neighbours(0) && all.neighbours(1) && all.neighbours(2) ? WAY_VECTORS : 0;
     }
     static DEV u32 scratch(const RopeArgs& args) {
         const Kept& all = Kept::of(args.work);

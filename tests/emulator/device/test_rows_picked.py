@@ -115,6 +115,15 @@ def test_turned_rows(machine, rows, columns, dtype):
     check(assemble(text.replace(": T[", f": {BY_TEXT[dtype].text}[")), machine)
 
 
+@pytest.mark.parametrize(
+    "machine", [pytest.param("gpu", marks=pytest.mark.gpu), pytest.param("hopper", marks=needs_compiler)]
+)
+def test_rows_without_pairs_are_copied(machine):
+    """There is no angle to turn anything by, also where what is left is made of whole vectors."""
+    text = ".input x : f16[4, 16]\n.input angle : f16[4, 8]\n.output y : f16[4, 16]\nmain:\n"
+    check(assemble(text + "    ROPE y, x, angle[:, :0], angle[:, :0]\n    HALT\n"), machine)
+
+
 @pytest.mark.parametrize("dtype", ["u8", "bf16", "f32", "i64"])
 @sizes(gpu=[(4, 64), (600, 512), (5, 33)], cpu=[(4, 64), (6, 32), (5, 33)])
 def test_picked_slices(machine, rows, columns, dtype):
