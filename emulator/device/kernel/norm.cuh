@@ -3,8 +3,8 @@
 #pragma once
 #include "channels.cuh"
 #include "columns.cuh"
+#include "held_rows.cuh"
 #include "lines.cuh"
-#include "rows.cuh"
 #include "views.cuh"
 
 // The elements that share statistics: neighbouring channels, at every position.
@@ -89,6 +89,7 @@ struct ChannelVectors {
         for (u32 n = 0; n < N; ++n) raw[n] = RawVector::load(tensor, static_cast<i64>(which.vector + n * which.apart) * VECTOR);
         unpack_all(raw, dtype, v);
     }
+    DEV bool alike(const Tensor& x) const { return !present || dtype == x.dtype; }
     // Whether it is absent, or vectors can be read.
     DEV bool fits() const {
         if (!present) return true;
@@ -96,31 +97,32 @@ struct ChannelVectors {
     }
 };
 
-// The channels of a row that is held, on their way as early as the row itself.
-struct HeldChannels {
-    RawVector raw[MOST_HELD];
-    u32 dtype;
-    bool present;
+// The channels of rows that are held, on their way as early as the first row itself.
+template <bool WIDE, u32 N> struct HeldChannels {
+    HeldVectors<WIDE, N> raw;
+    f32 v[N][VECTOR];
 
-    // What is not there is read from the row: no branch is in the way.
-    DEV HeldChannels(const ChannelVectors& channels, const HeldRow& row) : dtype(channels.dtype), present(channels.present) {
-        const char* instead = row.rows.begin(1, 0);
-#pragma unroll
-        for (u32 n = 0; n < MOST_HELD; ++n) {
-            const bool there = present && row.held(n);
-            const char* p = in_global(channels.tensor.data) + (n * row.threads + row.part) * vector_bytes(dtype);
-            const bool inside = !there || holds_vector(channels.tensor, p);
-            raw[n] = inside ? RawVector::load(there ? p : instead, there ? dtype : DTYPE_BF16) : RawVector::none();
-        }
+    // What is not there is read from the row.
+    DEV void load(const ChannelVectors& channels, const HeldRow<WIDE, N>& row) {
+        const bool there = channels.present;
+        raw.load(there ? channels.tensor : row.rows.tensors[1], there ? in_global(channels.tensor.data) : row.begin,
+                 row.part, row.threads, row.count);
     }
-    DEV void read(const Rewritten& which, f32 (&v)[1][VECTOR]) const { raw[which.mine].unpack(dtype, v[0]); }
+    DEV void unpack(const ChannelVectors& channels, f32 instead) {
+        raw.unpack(channels.dtype, v);
+        if (channels.present) return;
+#pragma unroll
+        for (u32 n = 0; n < N; ++n)
+#pragma unroll
+            for (u32 k = 0; k < VECTOR; ++k) v[n][k] = instead;
+    }
 };
 
-// The last step of a row in vectors.
-template <class Channels> struct NormEnd {
+// The last step of a streamed row.
+struct NormEnd {
     f32 centre, scale;
-    const Channels& gain;
-    const Channels& bias;
+    const ChannelVectors& gain;
+    const ChannelVectors& bias;
 
     template <u32 N> DEV void operator()(f32 (&v)[N][VECTOR], const Rewritten& which) const {
         f32 channel[N][VECTOR];
@@ -151,31 +153,50 @@ struct NormRow {
     f32 eps;
     ChannelVectors gain, bias;
 
-    DEV void operator()(HeldRow& row) const {
-        const HeldChannels held_gain(gain, row), held_bias(bias, row);
-        normalise(row, held_gain, held_bias);
+    template <bool WIDE, u32 N> struct Held {
+        HeldChannels<WIDE, N> gain, bias;
+        DEV void load(const NormRow& norm, const HeldRow<WIDE, N>& row) {
+            gain.load(norm.gain, row);
+            bias.load(norm.bias, row);
+        }
+        DEV void unpack(const NormRow& norm) {
+            gain.unpack(norm.gain, 1.0f);
+            bias.unpack(norm.bias, 0.0f);
+        }
+    };
+    template <bool WIDE, u32 N> DEV void operator()(HeldRow<WIDE, N>& row, const Held<WIDE, N>& channels) const {
+        f32 centre, scale;
+        measure(row, centre, scale);
+#pragma unroll
+        for (u32 n = 0; n < N; ++n)
+#pragma unroll
+            for (u32 k = 0; k < VECTOR; ++k)
+                row.v[n][k] = fmaf((row.v[n][k] - centre) * scale, channels.gain.v[n][k], channels.bias.v[n][k]);
     }
-    DEV void operator()(StreamedRow& row) const { normalise(row, gain, bias); }
+    DEV void operator()(StreamedRow& row) const {
+        f32 centre, scale;
+        measure(row, centre, scale);
+        row.rewrite(NormEnd{centre, scale, gain, bias});
+    }
 
   private:
-    template <class Row, class Channels> DEV void normalise(Row& row, const Channels& gains, const Channels& biases) const {
-        const auto add = [](f32 a, f32 b) { return a + b; };
-        const f32 share = 1.0f / static_cast<f32>(row.rows.vectors * VECTOR);
-        f32 centre = 0.0f, powers[VECTOR] = {};
+    template <class Row> DEV void measure(Row& row, f32& centre, f32& scale) const {
+        const f32 share = fast_reciprocal(static_cast<f32>(row.rows.vectors * VECTOR));
+        f32 powers[VECTOR] = {};
+        centre = 0.0f;
         if (centred) {
             f32 sums[VECTOR] = {};
             row.each([&](const f32 (&v)[VECTOR]) {
 #pragma unroll
                 for (u32 k = 0; k < VECTOR; ++k) sums[k] += v[k];
             });
-            centre = row.combine(fold_tree(sums, add), add) * share;
+            centre = row.template combine<Sum>(fold_tree<Sum>(sums)) * share;
         }
         row.each([&](const f32 (&v)[VECTOR]) {
 #pragma unroll
             for (u32 k = 0; k < VECTOR; ++k) powers[k] = fmaf(v[k] - centre, v[k] - centre, powers[k]);
         });
-        const f32 scale = rsqrtf(row.combine(fold_tree(powers, add), add) * share + eps);
-        row.rewrite(NormEnd<Channels>{centre, scale, gains, biases});
+        scale = rsqrtf(row.template combine<Sum>(fold_tree<Sum>(powers)) * share + eps);
     }
 };
 
@@ -186,7 +207,8 @@ struct NormHandler {
         const bool by_line = args.sub() == NORM_LAYER || args.sub() == NORM_RMS;
         if (args.sub() == NORM_BATCH) NormChannels::measure(all, args);
         else if (args.sub() == NORM_GROUP) measure_sets(args, reinterpret_cast<ColumnSets&>(all));
-        else if (by_line && gain.fits() && bias.fits()) Rows::measure(all, args.work);
+        else if (by_line && gain.fits() && bias.fits())
+            Rows::measure(all, args.work, gain.alike(args.x()) && bias.alike(args.x()));
         else all.way = 0;
     }
     static DEV void measure_sets(const NormArgs& args, ColumnSets& sets) {
@@ -203,7 +225,7 @@ struct NormHandler {
         if (all.way == WAY_CHANNELS) return NormChannels::scratch(all);
         const u32 rows = Rows::scratch(all, args.work);
         const ChannelVectors gain{args.gain(), args.has_gain()}, bias{args.bias(), args.has_bias()};
-        return rows ? rows + gain.bytes_kept() + bias.bytes_kept() : 0;
+        return all.way == WAY_STREAMED ? rows + gain.bytes_kept() + bias.bytes_kept() : rows;
     }
     static constexpr u32 TERMS = 8;
 

@@ -1,6 +1,6 @@
-// Rows of neighbouring floats, each read from memory once, by a team of 1, 2, 4 or 8 warps. Where no team takes a second row,
-// a short row stays in registers. Otherwise rows pass through shared memory: a team reads one there as often as it has to,
-// while the next ones are on their way, and nobody waits for other teams.
+// Rows of neighbouring floats, each read from memory once, by a team of 1, 2, 4 or 8 warps. Rows pass through shared memory:
+// a team reads one there as often as it has to, while the next ones are on their way, and nobody waits for other teams. Rows
+// that are short enough stay in registers meanwhile: see held_rows.cuh.
 #pragma once
 #include "reduction.cuh"
 #include "vectors.cuh"
@@ -11,7 +11,7 @@ constexpr u32 ROW_LAYERS = 32;
 #else
 constexpr u32 ROW_LAYERS = 24;
 #endif
-constexpr u32 MOST_HELD = 2;   // vectors that a thread holds in registers
+constexpr u32 MOST_HELD = 4;  // vectors that a thread holds in registers
 constexpr u32 WAY_HELD = 1, WAY_STREAMED = 2;  // 0: the rows are not for this
 static_assert(2 * WORKER_WARPS * sizeof(f32) <= STAGING_BYTES, "two places for what warps exchange are in the staging");
 
@@ -22,44 +22,66 @@ struct Rows {
     u32 dtype[2];
     u32 count;
     u32 vectors;  // of a row
+    u32 team;     // log2 of a team's warps
     u32 threads;  // of a team
 
     DEV explicit Rows(const Work& w)
         : all(Merged<2>::of(w)), tensors(in_shared(w).operands), dtype{tensors[0].dtype, tensors[1].dtype}, count(all.rows()),
-          vectors(all.size[0]), threads(threads_of(all)) {}
+          vectors(all.size[0]), team(all.team), threads(WARP << team) {}
 
     // Where row `line` of out (k = 0) or of x begins.
     DEV char* begin(u32 k, u32 line) const {
-        const Merged<2>::Place p = all.row(line);
-        char* address = in_global(tensors[k].data) + static_cast<i64>(static_cast<i32>(p.index[1])) * all.bytes[k][0];
-        if (all.size[2] == 1) return address;  // axes are taken in order
-#pragma unroll
-        for (u32 a = 2; a < Merged<2>::AXES; ++a)
-            address += static_cast<i64>(static_cast<i32>(p.index[a])) * all.bytes[k][a - 1];
-        return address;
+        char* const data = in_global(tensors[k].data);
+        if (all.size[2] != 1) return data + offset_over_axes(all, k, line);  // axes are taken in order
+        return data + static_cast<i64>(static_cast<i32>(line)) * all.bytes[k][0];
     }
-    DEV static void measure(Merged<2>& all, const Work& w) {
+    DEV_CALL static i64 offset_over_axes(const Merged<2>& all, u32 k, u32 line) {
+        const Merged<2>::Place p = all.row(line);
+        i64 offset = 0;
+#pragma unroll
+        for (u32 a = 1; a < Merged<2>::AXES; ++a)
+            offset += static_cast<i64>(static_cast<i32>(p.index[a])) * all.bytes[k][a - 1];
+        return offset;
+    }
+    // `alike`: whatever else is read along a row has the type of x.
+    DEV static void measure(Merged<2>& all, const Work& w, bool alike) {
         all.way = 0;
         if (!take_vectors(all, w, 1) || all.size[0] == 0 || all.singles > 0) return;
         if (!all.neighbours(0) || !all.neighbours(1)) return;
-        // More warps share a row where two of them would not fit, or where warps would be left without one.
+        const Tensor* const tensors = in_shared(w).operands;
+        if (alike && tensors[0].dtype == tensors[1].dtype && shared_by(all, MOST_HELD)) all.way = WAY_HELD;
+        else if (shared_by(all, ROW_LAYERS / 2 / layers(tensors[1].dtype)) || layers_of(all, w) <= ROW_LAYERS)
+            all.way = WAY_STREAMED;
+    }
+    // Chooses teams: more warps share a row where a thread would have more than `most` vectors, or where warps would be left
+    // without a row, unless one warp is soon done with it. Whether no thread has more than `most`.
+    DEV static bool shared_by(Merged<2>& all, u32 most) {
         all.team = 0;
-        while (threads_of(all) < WORKER_THREADS && all.size[0] > threads_of(all) &&
-               (2 * layers_of(all, w) > ROW_LAYERS || all.rows() <= teams(all) / 2))
+        while (threads_of(all) < WORKER_THREADS) {
+            const bool idle = all.rows() <= teams(all) / 2 && all.size[0] > (all.team ? 1 : 2) * threads_of(all);
+            if (all.size[0] <= most * threads_of(all) && !idle) break;
             ++all.team;
-        if (all.rows() <= teams(all) && all.size[0] <= MOST_HELD * threads_of(all)) all.way = WAY_HELD;
-        else if (layers_of(all, w) <= ROW_LAYERS) all.way = WAY_STREAMED;
+        }
+        return each_of(all) <= most;
     }
     DEV static u32 scratch(const Merged<2>& all, const Work& w) {
-        // Streamed rows lie in the ring: warps exchange values in the staging.
-        return all.way == WAY_STREAMED ? max(depth_of(all, w) * layers_of(all, w) * LAYER, STAGING_BYTES + GRANULE_BYTES) : 0;
+        // Rows lie in the ring: warps exchange values in the staging.
+        const u32 row = layers_of(all, w) * LAYER, type = in_shared(w).operands[1].dtype;
+        if (all.way == WAY_HELD) return all.rows() <= teams(all) ? 0 : held_depth(each_of(all), layers(type)) * row;
+        return all.way == WAY_STREAMED ? max(depth_of(all, w) * row, STAGING_BYTES + GRANULE_BYTES) : 0;
+    }
+    // Rows on their way to where N vectors of each stay in registers: as many as fit in half of the places, a power of two.
+    DEV static constexpr u32 held_depth(u32 each, u32 layers) {
+        const u32 most = 16 / (each * layers);
+        return most >= 8 ? 8 : most >= 4 ? 4 : most >= 2 ? 2 : 1;
     }
     DEV static u32 row_tiles(const Merged<2>& all) { return shared_tiles(all.rows()); }
     DEV static u32 threads_of(const Merged<2>& all) { return WARP << all.team; }
     DEV static u32 teams(const Merged<2>& all) { return gridDim.x * WORKER_WARPS >> all.team; }
+    DEV static u32 layers(u32 dtype) { return dtype == DTYPE_F32 ? 2 : 1; }  // places of a vector
+    DEV static u32 each_of(const Merged<2>& all) { return (all.size[0] + threads_of(all) - 1) >> (5 + all.team); }
     DEV static u32 layers_of(const Merged<2>& all, const Work& w) {
-        const u32 each = (all.size[0] + threads_of(all) - 1) / threads_of(all);
-        return in_shared(w).operands[1].dtype == DTYPE_F32 ? 2 * each : each;
+        return each_of(all) * layers(in_shared(w).operands[1].dtype);
     }
     DEV static u32 depth_of(const Merged<2>& all, const Work& w) {
         const u32 layers = layers_of(all, w);
@@ -69,16 +91,46 @@ struct Rows {
     }
 };
 
+// What rows are folded by.
+struct Sum {
+    DEV static f32 of(f32 a, f32 b) { return a + b; }
+};
+struct Largest {
+    DEV static f32 of(f32 a, f32 b) { return maximum(a, b); }
+};
+
 // Folds eight values, pair by pair: a chain of three steps.
-template <class Fold> DEV f32 fold_tree(f32 (&v)[VECTOR], Fold fold) {
+template <class Fold> DEV f32 fold_tree(f32 (&v)[VECTOR]) {
 #pragma unroll
     for (u32 half = VECTOR / 2; half > 0; half /= 2)
 #pragma unroll
-        for (u32 k = 0; k < half; ++k) v[k] = fold(v[k], v[k + half]);
+        for (u32 k = 0; k < half; ++k) v[k] = Fold::of(v[k], v[k + half]);
     return v[0];
 }
 
 static_assert(VECTOR == WORKER_WARPS, "both are folded so");
+
+// Folds the values of a team of 2^team warps in the same order every time; every thread gets the result. `place`: which of
+// two places for what warps exchange; who writes to one again has passed the barrier of the other, so it has been read.
+template <class Fold> DEV_CALL f32 fold_team(f32 value, u32 team, u32 place) {
+    const u32 thread = thread_index_anew() - CONTROLLER_WARPS * WARP, warp = thread / WARP, lane = thread % WARP;
+    f32* const shared = reinterpret_cast<f32*>(shared_memory_anew() + STAGING_AT) + place * WORKER_WARPS;
+#pragma unroll
+    for (u32 lanes = WARP / 2; lanes > 0; lanes /= 2) value = Fold::of(value, __shfl_xor_sync(0xffffffffu, value, lanes));
+    if (team == 0) return value;
+    if (lane == 0) shared[warp] = value;
+    named_barrier(FIRST_FREE_BARRIER + (warp >> team), WARP << team);
+    if (WARP << team == WORKER_THREADS) {
+        f32 all[WORKER_WARPS];
+#pragma unroll
+        for (u32 w = 0; w < WORKER_WARPS; ++w) all[w] = shared[w];
+        return fold_tree<Fold>(all);
+    }
+    const u32 others = (1u << team) - 1;
+    value = shared[(warp & ~others) + (lane & others)];
+    value = Fold::of(value, __shfl_xor_sync(0xffffffffu, value, 1));
+    return team == 1 ? value : Fold::of(value, __shfl_xor_sync(0xffffffffu, value, 2));
+}
 
 // One thread of a team.
 struct RowThread {
@@ -88,12 +140,12 @@ struct RowThread {
     u32 part;          // which of them this is
     u32 row;           // the row at hand
     u32 step;          // from one row of the team to the next
-    u32 exchange = 0;  // which of the two places for exchanged values is next
+    u32 exchange = 0;  // see fold_team: which place is next
 
     DEV RowThread(const Rows& given, u32 tile, const Block& workers)
         : rows(given), block(workers), threads(given.threads), part(workers.thread() & (threads - 1)),
-          row(tile + (workers.warp() >> given.all.team) * Rows::row_tiles(given.all)),
-          step(Rows::row_tiles(given.all) * (WORKER_WARPS >> given.all.team)) {}
+          row(tile + (workers.warp() >> given.team) * Rows::row_tiles(given.all)),
+          step(Rows::row_tiles(given.all) * (WORKER_WARPS >> given.team)) {}
 
     // This thread's first vector of a row of x, or of out.
     DEV char* first(u32 k, u32 line) const { return rows.begin(k, line) + part * vector_bytes(rows.dtype[k]); }
@@ -101,75 +153,21 @@ struct RowThread {
     // From a vector of this thread to its next one, in bytes.
     DEV u32 apart(u32 k) const { return threads * vector_bytes(rows.dtype[k]); }
 
-    // Folds the team's values in the same order every time; every thread gets the result.
-    template <class Fold> DEV f32 combine(f32 value, Fold fold) {
-#pragma unroll
-        for (u32 lanes = WARP / 2; lanes > 0; lanes /= 2) value = fold(value, __shfl_xor_sync(0xffffffffu, value, lanes));
-        if (anew(threads) == WARP) return value;
-        // Two places in turn: who writes to one again has passed the barrier of the other, so it has been read.
-        f32* shared = reinterpret_cast<f32*>(shared_memory + STAGING_AT) + exchange * WORKER_WARPS;
+    template <class Fold> DEV f32 combine(f32 value) {
         exchange ^= 1;
-        if (block.lane() == 0) shared[block.warp()] = value;
-        named_barrier(FIRST_FREE_BARRIER + (block.warp() >> rows.all.team), threads);
-        if (anew(threads) == WORKER_THREADS) {
-            f32 all[WORKER_WARPS];
-#pragma unroll
-            for (u32 w = 0; w < WORKER_WARPS; ++w) all[w] = shared[w];
-            return fold_tree(all, fold);
-        }
-        const u32 others = warps() - 1;
-        value = shared[(block.warp() & ~others) + (block.lane() & others)];
-#pragma unroll 1
-        for (u32 lanes = warps() / 2; lanes > 0; lanes /= 2) value = fold(value, __shfl_xor_sync(0xffffffffu, value, lanes));
-        return value;
+        return fold_team<Fold>(value, rows.team, exchange);
     }
 };
 
 // Vectors of a row that are rewritten together.
 struct Rewritten {
     u32 vector;  // the first one's index in the row,
-    u32 apart;   // from there to the next,
-    u32 mine;    // and how many of this thread's own come before it, where the row is held
+    u32 apart;   // and from there to the next
 };
 
-// A row in registers. each(f) calls f(v) for the vectors of this thread, v being the elements of one; rewrite(f) calls
-// f(v, which) for those of one or more, and writes to out what it leaves in v.
-struct HeldRow : RowThread {
-    RawVector raw[MOST_HELD];
-
-    DEV HeldRow(const Rows& given, u32 tile, const Block& workers) : RowThread(given, tile, workers) {
-        // What a thread does not hold, it reads from elsewhere: no branch is in the way.
-        const char* const p = rows.begin(1, min(row, rows.count - 1));
-        const u32 bytes = vector_bytes(rows.dtype[1]);
-#pragma unroll
-        for (u32 n = 0; n < MOST_HELD; ++n)
-            raw[n] = RawVector::load_inside(rows.tensors[1], p + (held(n) ? (n * threads + part) * bytes : 0));
-    }
-    DEV bool held(u32 n) const { return n * threads + part < rows.vectors; }
-
-    template <class F> DEV void each(F f) const {
-#pragma unroll
-        for (u32 n = 0; n < MOST_HELD; ++n) {
-            if (!held(n)) break;
-            f32 v[VECTOR];
-            raw[n].unpack(rows.dtype[1], v);
-            f(v);
-        }
-    }
-    template <class F> DEV void rewrite(F f) const {
-        char* p = first(0, row);
-#pragma unroll
-        for (u32 n = 0; n < MOST_HELD; ++n, p += apart(0)) {
-            if (!held(n)) break;
-            f32 v[1][VECTOR];
-            raw[n].unpack(rows.dtype[1], v[0]);
-            f(v, Rewritten{n * threads + part, threads, n});
-            if (holds_vector(rows.tensors[0], p)) RawVector::pack(rows.dtype[0], v[0]).store(p, rows.dtype[0]);
-        }
-    }
-};
-
-// Rows in shared memory, where each thread reads back only what it fetched itself: there is no barrier.
+// Rows in shared memory, where each thread reads back only what it fetched itself: there is no barrier. each(f) calls f(v) for
+// the vectors of this thread, v being the elements of one; rewrite(f) calls f(v, which) for those of one or more, and writes
+// to out what it leaves in v.
 struct StreamedRow : RowThread {
     char* places;   // of this thread, LAYER apart
     u32 depth;      // rows on their way
@@ -241,7 +239,7 @@ struct StreamedRow : RowThread {
         for (; i + threads < rows.vectors; i += 2 * threads) {
             f32 v[2][VECTOR];
             read_fetched_as<DTYPE>(place, v);
-            f(v, Rewritten{i, threads, 0});
+            f(v, Rewritten{i, threads});
             write(to, v);
             if (ahead < rows.count) fetch<DTYPE, 2>(from, place);
             place += 2 * PLACE_BYTES<DTYPE>;
@@ -251,7 +249,7 @@ struct StreamedRow : RowThread {
         if (i < rows.vectors) {
             f32 v[1][VECTOR];
             read_fetched_as<DTYPE>(place, v);
-            f(v, Rewritten{i, threads, 0});
+            f(v, Rewritten{i, threads});
             write(to, v);
             if (ahead < rows.count) fetch<DTYPE, 1>(from, place);
         }
@@ -273,13 +271,8 @@ struct StreamedRow : RowThread {
     }
 };
 
-// Calls f(row) for each row of the tile, in one of two ways. out may be x.
-template <class F> DEV void map_held(const Work& w, u32 tile, const Block& block, F f) {
-    const Rows rows(w);
-    HeldRow row(rows, tile, block);
-    if (row.row < rows.count) f(row);
-}
-// begin() is called once the first rows are on their way, and seen by all before the first f.
+// Calls f(row) for each row of the tile. out may be x. begin() is called once the first rows are on their way,
+// and seen by all before the first f.
 template <class Begin, class F> DEV void map_streamed(const Work& w, u32 tile, const Block& block, Begin begin, const F& f) {
     const Rows rows(w);
     StreamedRow row(rows, w, tile, block);

@@ -2,8 +2,8 @@
 // reads its line for the maximum, for the sum, and to write it.
 #pragma once
 #include "columns.cuh"
+#include "held_rows.cuh"
 #include "lines.cuh"
-#include "rows.cuh"
 #include "views.cuh"
 
 // The last step of a row in vectors.
@@ -36,25 +36,55 @@ struct SoftEnd {
 struct SoftRow {
     bool log;
 
-    template <class Row> DEV void operator()(Row& row) const {
-        const auto larger = [](f32 a, f32 b) { return maximum(a, b); };
-        const auto add = [](f32 a, f32 b) { return a + b; };
-        f32 most[VECTOR], sums[VECTOR] = {};
+    template <bool WIDE, u32 N> struct Held {
+        DEV void load(const SoftRow&, const HeldRow<WIDE, N>&) {}
+        DEV void unpack(const SoftRow&) {}
+    };
+    template <bool WIDE, u32 N> DEV void operator()(HeldRow<WIDE, N>& row, const Held<WIDE, N>&) const {
+        const f32 top = largest(row);
+        f32 sums[VECTOR] = {};
+        row.each([&](f32 (&v)[VECTOR]) {
+#pragma unroll
+            for (u32 k = 0; k < VECTOR; ++k) {
+                v[k] -= top;
+                const f32 power = fast_exp2(LOG2_E * v[k]);
+                sums[k] += power;
+                if (!log) v[k] = power;
+            }
+        });
+        const f32 total = sum(row, sums), less = log ? logf(total) : 0.0f, scale = log ? 1.0f : 1.0f / total;
+#pragma unroll
+        for (u32 n = 0; n < N; ++n)
+#pragma unroll
+            for (u32 k = 0; k < VECTOR; ++k) row.v[n][k] = (row.v[n][k] - less) * scale;
+    }
+    DEV void operator()(StreamedRow& row) const {
+        const f32 top = largest(row);
+        f32 sums[VECTOR] = {};
+        row.each([&](const f32 (&v)[VECTOR]) {
+#pragma unroll
+            for (u32 k = 0; k < VECTOR; ++k) sums[k] += fast_exp2(LOG2_E * (v[k] - top));
+        });
+        const f32 total = sum(row, sums);
+        row.rewrite(SoftEnd{top, log ? logf(total) : 0.0f, 1.0f / total, log});
+    }
+
+  private:
+    // What is subtracted: the largest element, if it is finite or NaN.
+    template <class Row> DEV static f32 largest(Row& row) {
+        f32 most[VECTOR];
 #pragma unroll
         for (u32 k = 0; k < VECTOR; ++k) most[k] = -infinity();
         row.each([&](const f32 (&v)[VECTOR]) {
 #pragma unroll
             for (u32 k = 0; k < VECTOR; ++k) most[k] = maximum(most[k], v[k]);
         });
-        const f32 largest = row.combine(fold_tree(most, larger), larger);
-        const f32 top = largest == -infinity() ? 0.0f : largest;
-        row.each([&](const f32 (&v)[VECTOR]) {
-#pragma unroll
-            for (u32 k = 0; k < VECTOR; ++k) sums[k] += fast_exp2(LOG2_E * (v[k] - top));
-        });
-        const f32 sum = row.combine(fold_tree(sums, add), add);
-        const f32 total = sum == 0.0f ? 1.0f : sum;  // a row of -infinity
-        row.rewrite(SoftEnd{top, log ? logf(total) : 0.0f, 1.0f / total, log});
+        const f32 found = row.template combine<Largest>(fold_tree<Largest>(most));
+        return found == -infinity() ? 0.0f : found;
+    }
+    template <class Row> DEV static f32 sum(Row& row, f32 (&sums)[VECTOR]) {
+        const f32 found = row.template combine<Sum>(fold_tree<Sum>(sums));
+        return found == 0.0f ? 1.0f : found;  // a row of -infinity
     }
 };
 
@@ -62,7 +92,7 @@ struct SoftmaxHandler {
     using Kept = Merged<2>;
     static DEV void prepare(const SoftmaxArgs& args, Kept& all) {
         const u32 axis = args.axis(), here = 1u << axis;
-        if (axis + 1 == args.x().rank) Rows::measure(all, args.work);
+        if (axis + 1 == args.x().rank) Rows::measure(all, args.work, true);
         else reinterpret_cast<ColumnSets&>(all).measure(args.work, here - 1, here, ~(2 * here - 1), 1);
     }
     static DEV u32 scratch(const SoftmaxArgs& args) {

@@ -64,6 +64,21 @@ main:
     NORM.rms rms, x, gain
     HALT
 """
+ROWS_APART = """
+.input x : T[3, {rows}, 2, {columns}]
+.input gain : T[{columns}]
+.input wide : f32[{columns}]
+.output soft : T[3, 2, {rows}, {columns}]
+.output layer : T[3, {rows}, {columns}]
+.output rms : T[3, 2, {rows}, {columns}]
+.output mixed : T[3, {rows}, 2, {columns}]
+main:
+    SOFTMAX soft, x.permute(0, 2, 1, 3) axis=-1
+    NORM.layer layer, x[:, :, 1, :], bias=gain
+    NORM.rms rms, x.permute(0, 2, 1, 3), gain
+    NORM.layer mixed, x, wide, gain
+    HALT
+"""
 MOVES = """
 .input x : {dtype}[3, {rows}, 2, {columns}]
 .output turned : {dtype}[3, {columns}, 2, {rows}]
@@ -150,15 +165,23 @@ def test_activations_of_every_number(machine, rows, columns, dtype):
     gpu=[
         *[(1, 8), (5, 256), (1100, 264), (133, 1024), (3, 1032)],
         *[(140, 2056), (2, 4104), (2, 8192), (1200, 8192), (300, 3072), (2, 8200), (2, 66000), (2, 8191)],
+        *[(1, 2048), (128, 384), (4096, 768), (2200, 712), (4200, 400)],
     ],
     cpu=[
         *[(1, 8), (5, 256), (133, 264), (3, 1032), (7, 2048), (5, 2056), (2, 4104), (4, 8192), (26, 8192)],
-        *[(2, 8200), (2, 66000), (2, 8191)],
+        *[(70, 400), (70, 712), (40, 1000), (2, 8200), (2, 66000), (2, 8191)],
     ],
 )
 def test_rows_of_neighbours(machine, rows, columns, dtype):
     """Rows held or streamed, by one to eight warps; rows that are too long or ragged for that."""
     check(assemble(LINES.format(rows=rows, columns=columns).replace(": T[", f": {BY_TEXT[dtype].text}[")), machine)
+
+
+@pytest.mark.parametrize("dtype", [d.text for d in FLOATS])
+@sizes(gpu=[(2, 64), (700, 264), (30, 2056)], cpu=[(2, 64), (30, 264), (3, 2056)])
+def test_rows_along_several_axes(machine, rows, columns, dtype):
+    """Rows that do not lie at one distance from each other, and channels of another type than the row."""
+    check(assemble(ROWS_APART.format(rows=rows, columns=columns).replace(": T[", f": {BY_TEXT[dtype].text}[")), machine)
 
 
 @pytest.mark.parametrize("dtype", ["i8", "f16", "f32", "i64"])
