@@ -1,8 +1,8 @@
 // ATTENTION: softmax(q k^T) v in one pass over the keys, with a running maximum and denominator per query
 // (Milakov and Gimelshein, Online normalizer calculation for softmax, 2018). 16-bit floats use tensor cores.
 #pragma once
-#include "attention_few.cuh"
-#include "attention_mma.cuh"
+#include "attention_held.cuh"
+#include "attention_staged.cuh"
 
 // ---- tensor cores ----
 
@@ -61,7 +61,9 @@ template <class T> struct TensorCoreAttention {
         }
     }
 
-    static DEV_CALL void run(const AttentionArgs& args, const AttentionShape& s, const AttentionTile& tile, const Block& block) {
+    static DEV_CALL void run(const AttentionArgs& args, u32 index, const Block& block) {
+        const AttentionShape s(args);
+        const AttentionTile tile(args, s, index);
         const u32 row = block.warp() % ROW_WARPS * 16, part = block.warp() / ROW_WARPS, per_line = s.padded_depth() / 8;
         const bool two = s.stages() == 2, busy = row < tile.queries;
         char* stages = block.scratch() + s.query_bytes();
@@ -141,7 +143,9 @@ struct ScalarAttention {
         }
     }
 
-    static DEV_CALL void run(const AttentionArgs& args, const AttentionShape& s, const AttentionTile& tile, const Block& block) {
+    static DEV_CALL void run(const AttentionArgs& args, u32 index, const Block& block) {
+        const AttentionShape s(args);
+        const AttentionTile tile(args, s, index);
         f32* q = reinterpret_cast<f32*>(block.scratch());
         f32* k = q + QUERIES * PIECE_PITCH;
         f32* v = k + KEYS * PIECE_PITCH;
@@ -224,23 +228,29 @@ struct ScalarAttention {
 
 struct AttentionHandler {
     static constexpr u32 SCRATCH = SCRATCH_BYTES;
+    using Kept = FewQueries;
+
+    static DEV void prepare(const AttentionArgs& args, FewQueries& few) { few.measure(args); }
+    static DEV u32 scratch(const AttentionArgs& args) {
+        const FewQueries& few = FewQueries::of(args.work);
+        if (few.way != FEW_HELD) return SCRATCH;
+        const u32 rows = few.heads_per_key * args.q().dims[2];
+        return args.v().dims[3] == 64 ? HeldAttention<Bf16, 64>::scratch(few, rows) : HeldAttention<Bf16, 128>::scratch(few, rows);
+    }
     static DEV u32 tiles(const AttentionArgs& args) {
-        const AttentionShape s(args);
-        return has_few_queries(args) ? FewQueries(args, s).tiles() : s.tiles;
+        const FewQueries& few = FewQueries::of(args.work);
+        return few.way == FEW_NOT ? AttentionShape(args).tiles : few.tiles;
     }
 
+    template <class T> static DEV void run_few(const AttentionArgs& args, u32 index, const Block& block) {
+        if (FewQueries::of(args.work).way == FEW_STAGED) StagedAttention<T>::run(args, index, block);
+        else if (args.v().dims[3] == 64) HeldAttention<T, 64>::run();
+        else HeldAttention<T, 128>::run();
+    }
     static DEV_CALL void run(const AttentionArgs& args, u32 index, const Block& block) {
         const bool bf16 = args.q().dtype == DTYPE_BF16;
-        if (has_few_queries(args)) {
-            const bool narrow = args.v().dims[3] <= 64;
-            if (bf16) narrow ? FewQueriesAttention<Bf16, 1>::run(args, index, block) : FewQueriesAttention<Bf16, 2>::run(args, index, block);
-            else narrow ? FewQueriesAttention<F16, 1>::run(args, index, block) : FewQueriesAttention<F16, 2>::run(args, index, block);
-            return;
-        }
-        const AttentionShape s(args);
-        const AttentionTile tile(args, s, index);
-        if (!s.tensor_cores) ScalarAttention::run(args, s, tile, block);
-        else if (bf16) TensorCoreAttention<Bf16>::run(args, s, tile, block);
-        else TensorCoreAttention<F16>::run(args, s, tile, block);
+        if (FewQueries::of(args.work).way != FEW_NOT) bf16 ? run_few<Bf16>(args, index, block) : run_few<F16>(args, index, block);
+        else if (!AttentionShape(args).tensor_cores) ScalarAttention::run(args, index, block);
+        else bf16 ? TensorCoreAttention<Bf16>::run(args, index, block) : TensorCoreAttention<F16>::run(args, index, block);
     }
 };

@@ -1,238 +1,257 @@
 // ATTENTION with few queries (decoding): the query heads that share a key head are rows of one tile, and the keys are split
-// over blocks. Each split leaves its partial result in the workspace, and the last block to do so combines them, in order.
+// over blocks. What the warps of a block found meets in shared memory; what the blocks found, in the workspace, where the
+// block with the last keys takes it up. All is combined in the order of the keys.
 #pragma once
 #include "attention_mma.cuh"
+#include "merged.cuh"
 
-constexpr i32 FEW_QUERIES = 16, FEW_DEPTH = 512;
-DEV bool has_few_queries(const AttentionArgs& args) {
-    const Tensor& q = args.q();
-    return q.dtype != DTYPE_F32 && q.dims[2] <= FEW_QUERIES && q.dims[3] <= FEW_DEPTH;
-}
-
-// Results of some keys, before their denominator: COLUMNS sums of each row, relative to the row's maximum.
-struct PartialRows {
-    static constexpr u32 ROWS = 16, COLUMNS = 128, PITCH = COLUMNS + 4;
-    f32 sums[ROWS][PITCH];
-    f32 tops[ROWS], totals[ROWS];
-};
-constexpr u32 FEW_PARTIALS = WORKER_WARPS;  // of the warps of a block
-static_assert(FEW_PARTIALS * sizeof(PartialRows) + 4 <= SCRATCH_BYTES, "the partial results fit");
+constexpr u32 FEW_QUERIES = 16, FEW_DEPTH = 512, FEW_ROWS = 16;  // rows: of a tile
+constexpr u32 STEP_KEYS = 16;                                    // that a warp takes at a time
+enum FewWay : u32 { FEW_NOT = 0, FEW_STAGED, FEW_HELD };        // many queries; keys in shared memory; in registers
 
 // How one instruction is shared out. A tile is 16 rows of one key head, up to 128 columns of v, and one split of the keys.
-struct FewQueries {
-    static constexpr u32 LEAST_KEYS = 64;  // of a split
-    u32 rows, row_tiles, groups, splits;   // groups: of tiles that are combined
+// Measured before the tiles are counted, and kept in the detail of the work.
+struct __align__(16) FewQueries {
+    static constexpr u32 LEAST_KEYS = 64, ENOUGH_KEYS = 128;  // of a split: so many, where there are more than
+    static constexpr u32 FEW_SPLITS = 8;                      // so many splits, which are taken up at once
 
-    DEV FewQueries(const AttentionArgs& args, const AttentionShape& s) {
-        rows = s.heads_per_key * s.queries;
-        row_tiles = (rows + PartialRows::ROWS - 1) / PartialRows::ROWS;
-        groups = static_cast<u32>(args.q().dims[0]) * (s.heads / s.heads_per_key) * row_tiles * s.column_tiles;
-        const u32 room = min(args.work.detail[0], gridDim.x);  // partial results that the workspace holds
-        splits = groups == 0 ? 1 : min(room / groups, (s.keys + LEAST_KEYS - 1) / LEAST_KEYS);
-        if (splits == 0) splits = 1;
+    u32 partials, workspace;  // partial results that the workspace holds, by the plan; and where, in 1024 bytes
+    u32 row_tiles, splits, tiles;
+    u32 heads_per_key, key_heads;
+    u32 per_split, per_query;  // reciprocals of splits and queries
+    u32 first, last;  // keys that any query sees
+    u32 share;        // of a split: keys, a multiple of STEP_KEYS
+    i32 begin, end;   // keys that query 0 sees; query i sees those that are i further on
+    f32 scale;
+    u32 way;
+
+    DEV static const FewQueries& of(const Work& w) { return kept<FewQueries>(w); }
+
+    DEV void measure(const AttentionArgs& args) {
+        const AttentionShape s(args);
+        const Tensor& q = args.q();
+        way = s.queries > FEW_QUERIES || q.dtype == DTYPE_F32 || s.depth > FEW_DEPTH ? FEW_NOT : FEW_STAGED;
+        if (way == FEW_NOT) return;
+        row_tiles = (s.heads_per_key * s.queries + FEW_ROWS - 1) / FEW_ROWS;
+        heads_per_key = s.heads_per_key;
+        key_heads = s.heads / s.heads_per_key;
+        const u32 groups = static_cast<u32>(q.dims[0]) * key_heads * row_tiles * s.column_tiles;  // of tiles that are combined
+        first = s.first_key(0);
+        last = max(first, s.end_key(s.queries - 1));
+        const u32 keys = last - first, most = groups == 0 ? 1 : max(1u, min(partials, gridDim.x) / groups);  // splits
+        share = max(max(LEAST_KEYS, (keys + most - 1) / most), min(ENOUGH_KEYS, (keys + FEW_SPLITS - 1) / FEW_SPLITS));
+        share = (share + STEP_KEYS - 1) / STEP_KEYS * STEP_KEYS;
+        splits = max(1u, (keys + share - 1) / share);
+        tiles = groups * splits;
+        per_split = reciprocal(splits);
+        per_query = reciprocal(s.queries);
+        begin = s.window == 0 ? -FAR : near(s.last_key(0) - s.window + 1);
+        end = s.causal ? near(s.last_key(0) + 1) : FAR;
+        scale = s.scale;
+        const bool plain = !args.has_mask() && s.softcap == 0.0f && s.keys < static_cast<u32>(FAR);
+        const bool whole = copies_whole<Bits16>(q, 3) && copies_whole<Bits16>(args.k(), 3) && copies_whole<Bits16>(args.v(), 3);
+        if (plain && whole && (s.depth == 64 || s.depth == 128) && s.columns == s.depth) way = FEW_HELD;
     }
-    DEV u32 tiles() const { return groups * splits; }
+    // n / divisor, where their product is below 2**32: a split's tiles are as few as blocks, a row has at most 16 queries.
+    DEV static u32 quotient(u32 n, u32 divisor, u32 reciprocal) { return divisor == 1 ? n : __umulhi(n, reciprocal); }
+
+  private:
+    static constexpr i32 FAR = 1 << 30;  // beyond all keys
+    DEV static u32 reciprocal(u32 n) { return n == 0 ? 0 : 0xffffffffu / n + 1; }
+    DEV static i32 near(i64 key) { return static_cast<i32>(key < -FAR ? -FAR : key > FAR ? FAR : key); }
 };
 
 struct FewQueriesTile {
-    u32 group, split;
+    u32 split;
     u32 row, rows, column, columns;
     u32 head, key_head, sample;
     u32 begin, end;  // keys
 
-    DEV FewQueriesTile(const AttentionArgs& args, const AttentionShape& s, const FewQueries& few, u32 index) {
-        group = index / few.splits;
-        split = index - group * few.splits;
-        const u32 key_heads = s.heads / s.heads_per_key;
-        u32 rest = group / s.column_tiles;
-        column = (group - rest * s.column_tiles) * s.tile_columns;
-        columns = min(s.tile_columns, s.columns - column);
-        row = rest % few.row_tiles * PartialRows::ROWS;
-        rows = min(PartialRows::ROWS, few.rows - row);
-        rest /= few.row_tiles;
-        key_head = rest % key_heads;
-        sample = rest / key_heads;
-        head = key_head * s.heads_per_key;
-        const u32 first = s.first_key(0), last = s.end_key(s.queries - 1);  // what any query sees
-        const u32 keys = last > first ? last - first : 0;
-        const u32 share = ((keys + few.splits - 1) / few.splits + 15) / 16 * 16;
-        begin = first + min(keys, split * share);
-        end = first + min(keys, (split + 1) * share);
+    // `all_columns` of v; a tile has up to `most`.
+    DEV FewQueriesTile(const FewQueries& few, u32 index, u32 queries, u32 all_columns, u32 most) {
+        u32 rest = FewQueries::quotient(index, few.splits, few.per_split);
+        split = index - rest * few.splits;
+        column = row = sample = 0;
+        if (all_columns > most) {
+            const u32 column_tiles = (all_columns + most - 1) / most;
+            column = rest % column_tiles * most;
+            rest /= column_tiles;
+        }
+        columns = min(most, all_columns - column);
+        if (few.row_tiles > 1) {
+            row = rest % few.row_tiles * FEW_ROWS;
+            rest /= few.row_tiles;
+        }
+        rows = min(FEW_ROWS, few.heads_per_key * queries - row);
+        if (rest >= few.key_heads) {
+            sample = rest / few.key_heads;
+            rest -= sample * few.key_heads;
+        }
+        key_head = rest;
+        head = key_head * few.heads_per_key;
+        begin = min(few.last, few.first + split * few.share);
+        end = min(few.last, begin + few.share);
     }
     DEV i64 base(const Tensor& t, u32 h) const { return sample * t.strides[0] + h * t.strides[1]; }
 };
 
-// A warp has 16 keys of each block, and 64 columns: SIDES warps share the same keys.
-template <class T, u32 SIDES> struct FewQueriesAttention {
-    static constexpr u32 PART_KEYS = 16, PARTS = WORKER_WARPS / SIDES, KEYS = PARTS * PART_KEYS, COLUMNS = 64, MOST_STAGES = 3;
-    static constexpr u32 VALUE_CHUNKS = SIDES * COLUMNS / 8;
-    using Warp = WarpAttention<T, PART_KEYS, COLUMNS>;
+// Row h * queries + i of the tiles is query i of head h, counted from the tile's head.
+struct FewQueriesRow {
+    u32 head, query;
 
-    static DEV_CALL void run(const AttentionArgs& args, u32 index, const Block& block) {
-        const AttentionShape s(args);
-        const FewQueries few(args, s);
-        const FewQueriesTile tile(args, s, few, index);
-        typename Warp::Running r;
-        r.clear();
-        attend(args, s, tile, r, block);
-        PartialRows* parts = reinterpret_cast<PartialRows*>(block.scratch());
-        keep(parts[block.warp() / SIDES], r, tile, block);
-        block.sync();
-        if (few.splits == 1) {
-            finish(args, s, tile, parts, PARTS, block);
-            return;
-        }
-        u32* counters = reinterpret_cast<u32*>(block.launch()->workspace + (static_cast<u64>(args.work.detail[2]) << 32 | args.work.detail[1]));
-        PartialRows* splits = reinterpret_cast<PartialRows*>(counters + (args.work.detail[0] + 31) / 32 * 32) + tile.group * few.splits;
-        publish(splits[tile.split], parts, tile, block);
-        u32& last = *reinterpret_cast<u32*>(parts + FEW_PARTIALS);
-        block.sync();
-        if (block.thread() == 0) last = fetch_add_acq_rel(counters + tile.group, 1) == few.splits - 1;
-        block.sync();
-        if (!last) return;
-        finish(args, s, tile, splits, few.splits, block);
-        if (block.thread() == 0) store_relaxed(counters + tile.group, 0);  // for the next use
-    }
+    DEV FewQueriesRow(const FewQueries& few, u32 row, u32 queries)
+        : head(FewQueries::quotient(row, queries, few.per_query)), query(row - head * queries) {}
+};
 
-  private:
-    // This warp's share of the tile's keys.
-    static DEV void attend(const AttentionArgs& args, const AttentionShape& s, const FewQueriesTile& tile, typename Warp::Running& r,
-                           const Block& block) {
-        const u32 part = block.warp() / SIDES, side = block.warp() % SIDES, per_line = s.padded_depth() / 8;
-        const u32 key_bytes = KEYS * per_line * CHUNK_BYTES, stage_bytes = key_bytes + KEYS * VALUE_CHUNKS * CHUNK_BYTES;
-        const u32 query_bytes = PartialRows::ROWS * per_line * CHUNK_BYTES;
-        const u32 stages = min(MOST_STAGES, (SCRATCH_BYTES - query_bytes) / stage_bytes);
-        char* first_stage = block.scratch() + query_bytes;
-        u32 loaded = 0;  // stages
-        const auto load_keys = [&] {
-            const u32 key = tile.begin + loaded * KEYS;
-            if (key < tile.end) {
-                char* to = first_stage + loaded % stages * stage_bytes;
-                load_lines(args.k(), tile.base(args.k(), tile.key_head), key, tile.end - key, KEYS, 0, s.depth, to, per_line, block.thread());
-                load_lines(args.v(), tile.base(args.v(), tile.key_head), key, tile.end - key, KEYS, tile.column, tile.columns, to + key_bytes,
-                           VALUE_CHUNKS, block.thread());
-            }
-            copy_async_commit();
-            loaded += 1;
-        };
-        load_queries(args, s, tile, block.scratch(), per_line, block.thread());
-        for (u32 i = 1; i < stages; ++i) load_keys();
-        u32 query[2], first[2], end[2];  // this lane's two rows, and the keys that they see
-        i64 mask[2];
-#pragma unroll
-        for (u32 half = 0; half < 2; ++half) {
-            const u32 line = block.lane() / 4 + 8 * half, row = tile.row + line;
-            query[half] = row % s.queries;
-            mask[half] = args.has_mask() ? tile.base(args.mask(), tile.head + row / s.queries) : 0;
-            first[half] = s.first_key(query[half]);
-            end[half] = line < tile.rows ? min(tile.end, s.end_key(query[half])) : 0;
-        }
-        const u32 all_first = s.first_key(s.queries - 1), all_end = min(tile.end, s.end_key(0));
-#pragma unroll 1
-        for (u32 i = 0; tile.begin + i * KEYS < tile.end; ++i) {
-            load_keys();
-            if (stages == 3) copy_async_wait<2>();
-            else if (stages == 2) copy_async_wait<1>();
-            else copy_async_wait<0>();
-            block.sync();
-            const u32 mine = tile.begin + i * KEYS + part * PART_KEYS;
-            if (mine < tile.end) {
-                const u32 k_tile = shared_address(first_stage + i % stages * stage_bytes);
-                f32 scores[Warp::BLOCKS][4];
-                Warp::multiply_keys(scores, shared_address(block.scratch()), k_tile, 0, part * PART_KEYS, s.depth, per_line, block.lane());
-                Warp::mask_scores(scores, args, s, query, mask, first, end, mine, mine >= all_first && mine + PART_KEYS <= all_end, block.lane());
-                Warp::soften(scores, r);
-                Warp::multiply_values(r, scores, k_tile + key_bytes, part * PART_KEYS, side * COLUMNS, tile.columns, VALUE_CHUNKS, block.lane());
-            }
-            block.sync();
-        }
-        copy_async_wait<0>();
-        block.sync();
-    }
+// A call: few instructions have it.
+DEV_CALL void store_lse(const Tensor& lse, i64 at, f32 top, f32 total) {
+    store_f32(lse, at, total == 0.0f ? -infinity() : logf(total) + top);
+}
 
-    // Row h * queries + i of the tiles is query i of head h.
-    static DEV void load_queries(const AttentionArgs& args, const AttentionShape& s, const FewQueriesTile& tile, char* to, u32 per_line,
-                                 u32 thread) {
-        const Tensor& q = args.q();
-        const u32 chunks = (s.depth + 15) / 16 * 2;  // products go by 16
-        const bool whole = copies_whole<Bits16>(q, 3);
-#pragma unroll 1
-        for (u32 id = thread; id < PartialRows::ROWS * chunks; id += WORKER_THREADS) {
-            const u32 line = id / chunks, chunk = id % chunks, row = tile.row + line;
-            const u32 left = line < tile.rows && chunk * 8 < s.depth ? min(8u, s.depth - chunk * 8) : 0;
-            const i64 from = tile.base(q, tile.head + row / s.queries) + row % s.queries * q.strides[2] + chunk * 8 * q.strides[3];
-            load_chunk(q, to + chunk_place(line, chunk, per_line), from, left, whole);
-        }
-    }
+// Partial results, each of `rows` lines: COLUMNS sums before their denominator, relative to the row's maximum; behind them
+// that maximum, and the denominator.
+template <u32 COLUMNS> struct FewResults {
+    static constexpr u32 PITCH = COLUMNS + 4, QUADS = COLUMNS / 4;
+    static constexpr u32 MOST = FEW_ROWS * (128 + 4);  // words of one in the workspace
+    static_assert(WARP % QUADS == 0, "what a thread takes up, its warp alone reads");
 
-    // A warp's results, of the rows that exist.
-    static DEV void keep(PartialRows& to, const typename Warp::Running& r, const FewQueriesTile& tile, const Block& block) {
-        const u32 side = block.warp() % SIDES;
-#pragma unroll
-        for (u32 half = 0; half < 2; ++half) {
-            const u32 line = block.lane() / 4 + 8 * half;
-            f32 total = r.total[half];
-            total += __shfl_xor_sync(0xffffffffu, total, 1);
-            total += __shfl_xor_sync(0xffffffffu, total, 2);
-            if (line >= tile.rows) continue;
-            if (block.lane() % 4 == 0 && side == 0) {
-                to.tops[line] = r.top[half];
-                to.totals[line] = total;
-            }
-#pragma unroll
-            for (u32 j = 0; j < COLUMNS / 8; ++j) {
-                *reinterpret_cast<float2*>(&to.sums[line][side * COLUMNS + 8 * j + block.lane() % 4 * 2]) =
-                    make_float2(r.sums[j][2 * half], r.sums[j][2 * half + 1]);
-            }
-        }
-    }
+    DEV static u32 bytes(u32 parts, u32 rows) { return parts * rows * PITCH * sizeof(f32); }
+    DEV static f32* line(f32* parts, u32 part, u32 rows, u32 line) { return parts + (part * rows + line) * PITCH; }
 
-    // Four neighbouring columns of one row of all of `parts`, added up in order, with their maximum and denominator.
-    struct Combined {
+    // Four neighbouring columns of a row.
+    struct Quad {
         f32 top = -infinity(), total = 0.0f;
         float4 sums = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
 
-        DEV Combined(const PartialRows* parts, u32 count, u32 line, u32 column) {
-            for (u32 p = 0; p < count; ++p) top = fmaxf(top, parts[p].tops[line]);
-#pragma unroll 4
-            for (u32 p = 0; p < count; ++p) {
-                const f32 weight = exp_below(parts[p].tops[line], top);
-                const float4 sum = *reinterpret_cast<const float4*>(&parts[p].sums[line][column]);
-                total += parts[p].totals[line] * weight;
-                sums = make_float4(sums.x + sum.x * weight, sums.y + sum.y * weight, sums.z + sum.z * weight, sums.w + sum.w * weight);
+        // Adds the first `count` of N more, in order.
+        template <u32 N> DEV void add(const float4 (&more)[N], const float2 (&tails)[N], u32 count) {
+            f32 highest = top;
+#pragma unroll
+            for (u32 j = 0; j < N; ++j)
+                if (j < count) highest = fmaxf(highest, tails[j].x);
+            const f32 shrink = exp_below(top, highest);
+            top = highest;
+            total *= shrink;
+            sums = make_float4(sums.x * shrink, sums.y * shrink, sums.z * shrink, sums.w * shrink);
+#pragma unroll
+            for (u32 j = 0; j < N; ++j) {
+                if (j >= count) continue;
+                const f32 weight = exp_below(tails[j].x, top);
+                total = fmaf(tails[j].y, weight, total);
+                sums = make_float4(fmaf(more[j].x, weight, sums.x), fmaf(more[j].y, weight, sums.y), fmaf(more[j].z, weight, sums.z),
+                                   fmaf(more[j].w, weight, sums.w));
             }
         }
     };
 
-    static DEV void publish(PartialRows& to, const PartialRows* parts, const FewQueriesTile& tile, const Block& block) {
-        constexpr u32 QUADS = SIDES * COLUMNS / 4;
+    // In the workspace a number's bits are inverted, so that a word that is still 0 is none yet: it needs no flag, and whoever
+    // takes it up sets it back. The one number that this would hide is a NaN, and made another one.
+    DEV static u32 shown(f32 v) { return isnan(v) ? 0x80000000u : ~__float_as_uint(v); }
+    DEV static f32 seen(u32 bits) { return __uint_as_float(~bits); }
+    // Where the partial result of tile `index` goes.
+    DEV static f32* place(const FewQueries& few, u32 index, const Block& block) {
+        char* const workspace = block.launch()->workspace + static_cast<u64>(few.workspace) * 1024;
+        return reinterpret_cast<f32*>(in_global(workspace)) + index * MOST;
+    }
+
+    // Combines the warps' results in `parts`, once all are there, with those of the other splits, and stores the tile's. `own`:
+    // its place in the workspace.
+    static DEV void finish(const AttentionArgs& args, const FewQueries& few, const FewQueriesTile& tile, f32* own, f32* parts, u32 count,
+                           const Block& block) {
+        const u32 ids = (tile.rows * QUADS + WARP - 1) / WARP * WARP;  // warps stay whole: what is too much is done twice
 #pragma unroll 1
-        for (u32 id = block.thread(); id < tile.rows * QUADS; id += WORKER_THREADS) {
-            const u32 line = id / QUADS, column = id % QUADS * 4;
-            const Combined c(parts, PARTS, line, column);
-            *reinterpret_cast<float4*>(&to.sums[line][column]) = c.sums;
-            if (column == 0) {
-                to.tops[line] = c.top;
-                to.totals[line] = c.total;
+        for (u32 id = block.thread(); id < ids; id += WORKER_THREADS) {
+            const u32 row = min(id / QUADS, tile.rows - 1), column = id % QUADS * 4;
+            const Quad quad = add_parts(parts, count, tile.rows, row, column);
+            if (few.splits == 1) {
+                store(args, few, tile, row, column, quad);
+                continue;
             }
+            f32* const to = own + row * PITCH;
+            store_relaxed_16(to + column, make_uint4(shown(quad.sums.x), shown(quad.sums.y), shown(quad.sums.z), shown(quad.sums.w)));
+            if (column == 0) store_relaxed_16(to + COLUMNS, make_uint4(shown(quad.top), shown(quad.total), 0, 0));
+        }
+        if (few.splits == 1 || tile.split != few.splits - 1) return;
+        f32* const splits = own - tile.split * MOST;
+#pragma unroll 1
+        for (u32 id = block.thread(); id < ids; id += WORKER_THREADS) {
+            const u32 row = min(id / QUADS, tile.rows - 1), column = id % QUADS * 4;
+            store(args, few, tile, row, column, gather(splits + row * PITCH, few.splits, column, block));
         }
     }
 
-    static DEV void finish(const AttentionArgs& args, const AttentionShape& s, const FewQueriesTile& tile, const PartialRows* parts, u32 count,
-                           const Block& block) {
-        constexpr u32 QUADS = SIDES * COLUMNS / 4;
-        const Tensor& out = args.out();
+  private:
+    static DEV Quad add_parts(f32* parts, u32 count, u32 rows, u32 row, u32 column) {
+        constexpr u32 AT_ONCE = 4;
+        Quad quad;
 #pragma unroll 1
-        for (u32 id = block.thread(); id < tile.rows * QUADS; id += WORKER_THREADS) {
-            const u32 line = id / QUADS, column = id % QUADS * 4, row = tile.row + line;
-            const u32 head = tile.head + row / s.queries, query = row % s.queries;
-            const Combined c(parts, count, line, column);
-            if (column == 0 && tile.column == 0 && args.has_lse()) {
-                store_f32(args.lse(), tile.base(args.lse(), head) + query * args.lse().strides[2], c.total == 0.0f ? -infinity() : logf(c.total) + c.top);
+        for (u32 part = 0; part < count; part += AT_ONCE) {
+            float4 sums[AT_ONCE];
+            float2 tails[AT_ONCE];
+#pragma unroll
+            for (u32 j = 0; j < AT_ONCE; ++j) {
+                const f32* const from = line(parts, min(part + j, count - 1), rows, row);
+                sums[j] = *reinterpret_cast<const float4*>(from + column);
+                tails[j] = *reinterpret_cast<const float2*>(from + COLUMNS);
             }
-            if (column >= tile.columns) continue;
-            store_four(out, tile.base(out, head) + query * out.strides[2] + static_cast<i64>(tile.column + column) * out.strides[3],
-                       quotient(c.sums, c.total), min(4u, tile.columns - column));
+            quad.add(sums, tails, count - part);
         }
+        return quad;
+    }
+    // Waits for the results of all splits, and sets them back. Each is a tile of this instruction, of a block of its own, so all
+    // are under way.
+    static DEV Quad gather(f32* splits, u32 count, u32 column, const Block& block) {
+        constexpr u32 AT_ONCE = FewQueries::FEW_SPLITS;
+        const Launch* const launch = block.launch();
+        Quad quad;
+#pragma unroll 1
+        for (u32 split = 0; split < count; split += AT_ONCE) {
+            f32* from[AT_ONCE];
+#pragma unroll
+            for (u32 j = 0; j < AT_ONCE; ++j) from[j] = splits + min(split + j, count - 1) * MOST;
+            uint4 sums[AT_ONCE], tails[AT_ONCE];
+            const bool ok = spin(
+                launch,
+                [&] {
+#pragma unroll
+                    for (u32 j = 0; j < AT_ONCE; ++j) {
+                        sums[j] = load_relaxed_16(from[j] + column);
+                        tails[j] = load_relaxed_16(from[j] + COLUMNS);
+                    }
+                    u32 least = ~0u;
+#pragma unroll
+                    for (u32 j = 0; j < AT_ONCE; ++j)
+                        least = min(least, min(min(min(sums[j].x, sums[j].y), min(sums[j].z, sums[j].w)), min(tails[j].x, tails[j].y)));
+                    return least != 0;
+                },
+                [&] { raise(launch, TRAP_TIMEOUT, present_instruction(), WAITED_FOR_COUNTER, split); });
+            if (!ok) stop(shared_state());
+            __syncwarp();  // all have read what is now set back
+            float4 more[AT_ONCE];
+            float2 ends[AT_ONCE];
+#pragma unroll
+            for (u32 j = 0; j < AT_ONCE; ++j) {
+                store_relaxed_16(from[j] + column, make_uint4(0, 0, 0, 0));
+                store_relaxed_16(from[j] + COLUMNS, make_uint4(0, 0, 0, 0));
+                more[j] = make_float4(seen(sums[j].x), seen(sums[j].y), seen(sums[j].z), seen(sums[j].w));
+                ends[j] = make_float2(seen(tails[j].x), seen(tails[j].y));
+            }
+            quad.add(more, ends, count - split);
+        }
+        return quad;
+    }
+    static DEV void store(const AttentionArgs& args, const FewQueries& few, const FewQueriesTile& tile, u32 line, u32 column, const Quad& quad) {
+        const Tensor& out = args.out();
+        const FewQueriesRow row(few, tile.row + line, out.dims[2]);
+        const u32 head = tile.head + row.head;
+        if (column == 0 && tile.column == 0 && args.has_lse()) {
+            const Tensor& lse = args.lse();
+            store_lse(lse, tile.base(lse, head) + row.query * lse.strides[2], quad.top, quad.total);
+        }
+        if (column >= tile.columns) return;
+        const f32 inverse = quad.total == 0.0f ? 0.0f : 1.0f / quad.total;
+        const float4 v = make_float4(quad.sums.x * inverse, quad.sums.y * inverse, quad.sums.z * inverse, quad.sums.w * inverse);
+        store_four(out, tile.base(out, head) + row.query * out.strides[2] + static_cast<i64>(tile.column + column) * out.strides[3], v,
+                   min(4u, tile.columns - column));
     }
 };

@@ -164,11 +164,17 @@ CASES = {
     "deep token": ("", kv("bf16", 1, 4, 4, 1, 600, 256, 200), {}),
     "a token of a cache": ("causal", kv("bf16", "b <= 2", 8, 2, "s <= 8", "t <= 3000", 64),
                            {"b": 2, "s": 3, "t": 2099}),
+    "rows beyond a tile": ("causal window=90", kv("f16", 1, 8, 2, 9, 200, 64), {}),
+    "one split": ("position=20 causal", kv("bf16", 2, 4, 2, 3, 100, 64), {}),
+    "no key": ("causal position=-2", kv("bf16", 1, 4, 2, 4, 300, 64), {}),
     "masked token": ("", kv("bf16", 1, 8, 2, 2, 400, 64) | {"mask": "bool[2, 400]"}, {}),
 }  # fmt: skip
 
 
-SMALL = ("one tile", "half", "wide half", "more queries", "half a token", "token softcap", "masked token")
+SMALL = (
+    "one tile", "half", "wide half", "more queries", "half a token", "token softcap", "masked token", "five tokens",
+    "rows beyond a tile", "one split", "no key",
+)  # fmt: skip
 
 
 @pytest.mark.skipif(cpu_machine.COMPILER is None, reason="no g++, which compiles the kernel for the CPU")
@@ -182,6 +188,35 @@ def test_results_on_the_emulated_device(name, hopper):
     outputs = CpuSession(program, hopper=hopper, seed=1).run(given).outputs
     result = Result(outputs, {}, {}, "cpu", 0.0)
     assert [c for c in compare(program, given, result) if not c.ok] == []
+
+
+GROWING = """
+.input q : bf16[1, 4, 1, 64]
+.input k : bf16[1, 2, 400, 64]
+.input v : bf16[1, 2, 400, 64]
+.output y : bf16[6, 1, 4, 1, 64]
+main:
+    MOV s1, 0
+    LOOP s2, 6
+        ALU.mul s3, s1, 79
+        ALU.add s3, s3, 5
+        ATTENTION y[s1], q, k[:, :, :s3], v[:, :, :s3] causal
+        ALU.add s1, s1, 1
+    ENDLOOP
+    HALT
+"""
+
+
+@pytest.mark.skipif(cpu_machine.COMPILER is None, reason="no g++, which compiles the kernel for the CPU")
+@pytest.mark.parametrize("seed", range(3))
+def test_a_growing_cache_on_the_emulated_device(seed):
+    """The same instruction with more splits each time, and in a second run: each takes up its own partial results."""
+    program = assemble(GROWING)
+    given = tensors(program, {}, np.random.default_rng(5))
+    session = CpuSession(program, hopper=True, seed=seed)
+    outputs = session.run(given).outputs
+    assert [c for c in compare(program, given, Result(outputs, {}, {}, "cpu", 0.0)) if not c.ok] == []
+    assert session.run(given).outputs["y"].tobytes() == outputs["y"].tobytes()
 
 
 @pytest.mark.gpu

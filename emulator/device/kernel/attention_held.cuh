@@ -1,0 +1,147 @@
+// ATTENTION with few queries whose keys and values pass through registers: lines of 64 or 128 elements in aligned memory.
+//
+// Tensor cores sum over the depth in any order, so that the 16 bytes of a key that a lane loads are its part of two products:
+// lane 4 g + t has chunks t, t + 4, ... of row g of q and of key g. Of values it has chunk g of keys 2 t, 2 t + 1 and those 8
+// behind them; what it has of one column of two keys, put together, is its part of the product of the columns 8 g + j.
+#pragma once
+#include "attention_few.cuh"
+#include "path_workers.cuh"
+
+// Lines of one head of a tensor, by addresses of their own: its strides are read once.
+struct HeldLines {
+    const Tensor& t;
+    const char* base;
+    i64 pitch;
+
+    DEV HeldLines(const Tensor& tensor, i64 from, u32 chunk)
+        : t(tensor), base(in_global(tensor.data) + (from + chunk * 8) * 2), pitch(tensor.strides[2] * 2) {}
+    DEV uint4 load(u32 line, u32 chunk) const {
+        const char* p = base + line * pitch + chunk * CHUNK_BYTES;
+        return range_in_bounds(t, p, CHUNK_BYTES) ? *reinterpret_cast<const uint4*>(p) : make_uint4(0, 0, 0, 0);
+    }
+};
+
+// A warp has 16 keys at a time, and 64 columns: SIDES warps share the same keys.
+template <class T, u32 WIDTH> struct HeldAttention {
+    static constexpr u32 COLUMNS = 64, SIDES = WIDTH / COLUMNS, PARTS = WORKER_WARPS / SIDES, KEYS = PARTS * STEP_KEYS;
+    using Warp = WarpAttention<T, STEP_KEYS, COLUMNS>;
+    using Running = typename Warp::Running;  // its sums in the order of `keep`
+    using Results = FewResults<WIDTH>;
+    using Deep = uint4[2][WIDTH / 32];  // lines g, g + 8: chunks t + 4 i
+    using Values = uint4[4];            // keys 2 t, 2 t + 1, 2 t + 8, 2 t + 9: chunk g of the warp's columns
+
+    DEV static u32 parts(u32 keys) { return min(PARTS, (keys + STEP_KEYS - 1) / STEP_KEYS); }  // that have some
+    DEV static u32 scratch(const FewQueries& few, u32 rows) { return Results::bytes(parts(few.share), min(FEW_ROWS, rows)); }
+
+    // Of the present work and tile, which are read anew: passed on, they would be in local memory while keys take all registers.
+    static DEV_CALL void run() {
+        const Block block;
+        const FewQueries& few = FewQueries::of(args().work);
+        const u32 index = Kept::place().tile;
+        const FewQueriesTile tile(few, index, args().q().dims[2], WIDTH, WIDTH);
+        f32* const own = Results::place(few, index, block);  // here, where it is not yet waited for
+        if (tile.begin + block.warp() / SIDES * STEP_KEYS < tile.end) attend(args(), few, tile, block);
+        block.sync();
+        const AttentionArgs& again = args();
+        Results::finish(again, FewQueries::of(again.work), tile, own, reinterpret_cast<f32*>(block.scratch()),
+                        parts(tile.end - tile.begin), block);
+    }
+
+  private:
+    static DEV const AttentionArgs& args() { return AttentionArgs::of(Kept::shared().works[Kept::taken() % WORKS]); }
+
+    static DEV void attend(const AttentionArgs& args, const FewQueries& few, const FewQueriesTile& tile, const Block& block) {
+        const u32 g = block.lane() / 4, t = block.lane() % 4, end = tile.end;
+        u32 key = tile.begin + block.warp() / SIDES * STEP_KEYS;
+        const HeldLines keys(args.k(), tile.base(args.k(), tile.key_head), t);
+        const HeldLines values(args.v(), tile.base(args.v(), tile.key_head), block.warp() % SIDES * (COLUMNS / 8) + g);
+        Deep k, q;
+        Values v;
+        load_keys(k, keys, key + g, end);
+        load_values(v, values, key + 2 * t, end);
+        i32 first[2], behind[2];  // keys that this lane's two rows see
+#pragma unroll
+        for (u32 half = 0; half < 2; ++half) {
+            const u32 line = g + 8 * half;
+            const FewQueriesRow row(few, tile.row + min(line, tile.rows - 1), args.q().dims[2]);
+            const HeldLines queries(args.q(), tile.base(args.q(), tile.head + row.head), t);
+#pragma unroll
+            for (u32 i = 0; i < WIDTH / 32; ++i) q[half][i] = queries.load(row.query, 4 * i);
+            first[half] = few.begin + static_cast<i32>(row.query);
+            behind[half] = line < tile.rows ? min(static_cast<i32>(end), few.end + static_cast<i32>(row.query)) : 0;
+        }
+        Running r;
+        r.clear();
+#pragma unroll 1
+        for (;;) {
+            const u32 next = key + KEYS;
+            f32 scores[2][4] = {};
+#pragma unroll
+            for (u32 i = 0; i < WIDTH / 32; ++i) {
+                const u32 a[4] = {q[0][i].x, q[1][i].x, q[0][i].y, q[1][i].y}, b[4] = {q[0][i].z, q[1][i].z, q[0][i].w, q[1][i].w};
+#pragma unroll
+                for (u32 j = 0; j < 2; ++j) {
+                    T::multiply(scores[j], a, k[j][i].x, k[j][i].y);
+                    T::multiply(scores[j], b, k[j][i].z, k[j][i].w);
+                }
+            }
+            if (next < end) load_keys(k, keys, next + g, end);
+#pragma unroll
+            for (u32 j = 0; j < 2; ++j)
+#pragma unroll
+                for (u32 e = 0; e < 4; ++e) {
+                    const i32 at = static_cast<i32>(key + 8 * j + 2 * t + e % 2);
+                    scores[j][e] = at >= first[e / 2] && at < behind[e / 2] ? scores[j][e] * few.scale : -infinity();
+                }
+            Warp::soften(scores, r);
+            const u32 p[4] = {T::pack(scores[0][0], scores[0][1]), T::pack(scores[0][2], scores[0][3]), T::pack(scores[1][0], scores[1][1]),
+                              T::pack(scores[1][2], scores[1][3])};
+            multiply_pairs(r, p, 0, v[0].x, v[1].x, v[2].x, v[3].x);
+            multiply_pairs(r, p, 2, v[0].y, v[1].y, v[2].y, v[3].y);
+            multiply_pairs(r, p, 4, v[0].z, v[1].z, v[2].z, v[3].z);
+            multiply_pairs(r, p, 6, v[0].w, v[1].w, v[2].w, v[3].w);
+            if (next >= end) break;
+            key = next;
+            load_values(v, values, key + 2 * t, end);
+        }
+        keep(r, reinterpret_cast<f32*>(block.scratch()), tile.rows, block);
+    }
+
+    // Lines past the last key are that key once more: their scores are hidden.
+    static DEV void load_keys(Deep& k, const HeldLines& lines, u32 key, u32 end) {
+#pragma unroll
+        for (u32 j = 0; j < 2; ++j)
+#pragma unroll
+            for (u32 i = 0; i < WIDTH / 32; ++i) k[j][i] = lines.load(min(key + 8 * j, end - 1), 4 * i);
+    }
+    static DEV void load_values(Values& v, const HeldLines& lines, u32 key, u32 end) {
+#pragma unroll
+        for (u32 j = 0; j < 4; ++j) v[j] = lines.load(min(key + j % 2 + j / 2 * 8, end - 1), 0);
+    }
+    // Columns 8 g + j and 8 g + j + 1 of four keys.
+    static DEV void multiply_pairs(Running& r, const u32 (&p)[4], u32 j, u32 v0, u32 v1, u32 v8, u32 v9) {
+        T::multiply(r.sums[j], p, __byte_perm(v0, v1, 0x5410), __byte_perm(v8, v9, 0x5410));
+        T::multiply(r.sums[j + 1], p, __byte_perm(v0, v1, 0x7632), __byte_perm(v8, v9, 0x7632));
+    }
+
+    // A warp's results, of the rows that exist: sums[j] is of columns 16 t + j and 16 t + 8 + j.
+    static DEV void keep(const Running& r, f32* parts, u32 rows, const Block& block) {
+        const u32 g = block.lane() / 4, t = block.lane() % 4, part = block.warp() / SIDES, side = block.warp() % SIDES;
+#pragma unroll
+        for (u32 half = 0; half < 2; ++half) {
+            f32 total = r.total[half];
+            total += __shfl_xor_sync(0xffffffffu, total, 1);
+            total += __shfl_xor_sync(0xffffffffu, total, 2);
+            if (g + 8 * half >= rows) continue;
+            f32* const to = Results::line(parts, part, rows, g + 8 * half);
+            if (t == 0 && side == 0) *reinterpret_cast<float2*>(to + WIDTH) = make_float2(r.top[half], total);
+#pragma unroll
+            for (u32 e = 2 * half; e < 2 * half + 2; ++e)
+#pragma unroll
+                for (u32 j = 0; j < 8; j += 4) {
+                    *reinterpret_cast<float4*>(to + side * COLUMNS + 16 * t + e % 2 * 8 + j) =
+                        make_float4(r.sums[j][e], r.sums[j + 1][e], r.sums[j + 2][e], r.sums[j + 3][e]);
+                }
+        }
+    }
+};
