@@ -78,10 +78,11 @@ template <bool WIDE, u32 N> struct HeldRow : RowThread {
     }
     // Writes v to out.
     DEV void write() const {
-        char* to = first(0, row);
-        if (WIDE) write_vectors_as<DTYPE_F32>(rows.tensors[0], to, apart(0), count, v);
-        else if (anew(rows.dtype[0]) == DTYPE_BF16) write_vectors_as<DTYPE_BF16>(rows.tensors[0], to, apart(0), count, v);
-        else write_vectors_as<DTYPE_F16>(rows.tensors[0], to, apart(0), count, v);
+        char* to[N];
+        spread(first(0, row), to);
+        if (WIDE) write_vectors_as<DTYPE_F32>(rows.tensors[0], to, count, v);
+        else if (anew(rows.dtype[0]) == DTYPE_BF16) write_vectors_as<DTYPE_BF16>(rows.tensors[0], to, count, v);
+        else write_vectors_as<DTYPE_F16>(rows.tensors[0], to, count, v);
     }
 
   private:

@@ -153,6 +153,11 @@ struct RowThread {
     // From a vector of this thread to its next one, in bytes.
     DEV u32 apart(u32 k) const { return threads * vector_bytes(rows.dtype[k]); }
 
+    // Where N vectors of this thread are in out, the first of them at `to`.
+    template <u32 N> DEV void spread(char* to, char* (&all)[N]) const {
+#pragma unroll
+        for (u32 n = 0; n < N; ++n) all[n] = to + n * apart(0);
+    }
     template <class Fold> DEV f32 combine(f32 value) {
         exchange ^= 1;
         return fold_team<Fold>(value, rows.team, exchange);
@@ -255,7 +260,9 @@ struct StreamedRow : RowThread {
         }
     }
     template <u32 N> DEV void write(char* to, const f32 (&v)[N][VECTOR]) const {
-        write_vectors(rows.tensors[0], rows.dtype[0], to, apart(0), N, v);
+        char* all[N];
+        spread(to, all);
+        write_vectors(rows.tensors[0], rows.dtype[0], all, N, v);
     }
     template <u32 DTYPE, u32 N> DEV void fetch(const char* from, char* place) const {
 #pragma unroll

@@ -1,6 +1,7 @@
 // SOFTMAX: rows of neighbours are read from memory once; neighbouring columns go eight at a time; otherwise a team of threads
 // reads its line for the maximum, for the sum, and to write it.
 #pragma once
+#include "activations.cuh"
 #include "columns.cuh"
 #include "held_rows.cuh"
 #include "lines.cuh"
@@ -45,18 +46,23 @@ struct SoftRow {
         f32 sums[VECTOR] = {};
         row.each([&](f32 (&v)[VECTOR]) {
 #pragma unroll
-            for (u32 k = 0; k < VECTOR; ++k) {
-                v[k] -= top;
-                const f32 power = fast_exp2(LOG2_E * v[k]);
-                sums[k] += power;
-                if (!log) v[k] = power;
-            }
+            for (u32 k = 0; k < VECTOR; ++k) v[k] -= top;
         });
-        const f32 total = sum(row, sums), less = log ? logf(total) : 0.0f, scale = log ? 1.0f : 1.0f / total;
+        if (log) {
+            row.each([&](const f32 (&v)[VECTOR]) {
 #pragma unroll
-        for (u32 n = 0; n < N; ++n)
+                for (u32 k = 0; k < VECTOR; ++k) sums[k] += fast_exp2(LOG2_E * v[k]);
+            });
+            const f32 less = logf(sum(row, sums));
+            replace_each(row.v, [&](f32 x) { return x - less; });
+        } else {
+            row.each([&](f32 (&v)[VECTOR]) {
 #pragma unroll
-            for (u32 k = 0; k < VECTOR; ++k) row.v[n][k] = (row.v[n][k] - less) * scale;
+                for (u32 k = 0; k < VECTOR; ++k) sums[k] += v[k] = fast_exp2(LOG2_E * v[k]);
+            });
+            const f32 scale = fast_reciprocal(sum(row, sums));
+            replace_each(row.v, [&](f32 x) { return x * scale; });
+        }
     }
     DEV void operator()(StreamedRow& row) const {
         const f32 top = largest(row);

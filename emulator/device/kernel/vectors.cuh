@@ -80,6 +80,12 @@ DEV void store_float(const Tensor& t, char* p, f32 v) {
 // Bytes of a vector of `dtype`.
 DEV u32 vector_bytes(u32 dtype) { return dtype == DTYPE_F32 ? 2 * VECTOR_BYTES : VECTOR_BYTES; }
 
+// Starts to copy the vector at `p`, if it exists, as below: no branch is in the way.
+DEV void fetch_vector_if(bool exists, const char* p, u32 dtype, char* slot, u32 apart) {
+    const u32 bytes = exists ? VECTOR_BYTES : 0;
+    copy_async_16(slot, p, bytes);
+    if (dtype == DTYPE_F32) copy_async_16(slot + apart, p + VECTOR_BYTES, bytes);
+}
 // Starts to copy the vector at `p` to shared memory: 16 bytes to `slot` and, of f32, 16 more `apart` behind. `shared`: other
 // threads of the block read it as well.
 DEV void fetch_vector(const char* p, u32 dtype, char* slot, u32 apart, bool shared) {
@@ -126,18 +132,18 @@ template <u32 N> DEV void read_fetched(const char* slot, u32 dtype, f32 (&v)[N][
     else if (type == DTYPE_BF16) read_fetched_as<DTYPE_BF16>(slot, v);
     else read_fetched_as<DTYPE_F16>(slot, v);
 }
-// Writes the first `count` of v to `to` of tensor t, and `apart` bytes further on each.
+// Writes the first `count` of v to `to` in tensor t.
 template <u32 DTYPE, u32 N>
-DEV void write_vectors_as(const Tensor& t, char* to, i64 apart, u32 count, const f32 (&v)[N][VECTOR]) {
+DEV void write_vectors_as(const Tensor& t, char* const (&to)[N], u32 count, const f32 (&v)[N][VECTOR]) {
 #pragma unroll
-    for (u32 n = 0; n < N; ++n, to += apart)
-        if (n < count && holds_vector(t, to)) RawVector::pack(DTYPE, v[n]).store(to, DTYPE);
+    for (u32 n = 0; n < N; ++n)
+        if (n < count && holds_vector(t, to[n])) RawVector::pack(DTYPE, v[n]).store(to[n], DTYPE);
 }
-template <u32 N> DEV void write_vectors(const Tensor& t, u32 dtype, char* to, i64 apart, u32 count, const f32 (&v)[N][VECTOR]) {
+template <u32 N> DEV void write_vectors(const Tensor& t, u32 dtype, char* const (&to)[N], u32 count, const f32 (&v)[N][VECTOR]) {
     const u32 type = anew(dtype);
-    if (type == DTYPE_F32) write_vectors_as<DTYPE_F32>(t, to, apart, count, v);
-    else if (type == DTYPE_BF16) write_vectors_as<DTYPE_BF16>(t, to, apart, count, v);
-    else write_vectors_as<DTYPE_F16>(t, to, apart, count, v);
+    if (type == DTYPE_F32) write_vectors_as<DTYPE_F32>(t, to, count, v);
+    else if (type == DTYPE_BF16) write_vectors_as<DTYPE_BF16>(t, to, count, v);
+    else write_vectors_as<DTYPE_F16>(t, to, count, v);
 }
 
 // Waits for the oldest of `depth` groups of copies. A call: what it looks at is kept in a predicate otherwise, of which there
@@ -163,10 +169,10 @@ template <u32 N> DEV bool take_vectors(Merged<N>& all, const Work& w, u32 row_ax
     return floats && all.measure(w, VECTOR, row_axes);
 }
 
-// Vectors of each operand that a thread works on at once: less has to be worked out for each, and there is more to do while
-// one waits. 48 KB and more are under way.
-constexpr u32 VECTORS_AT_ONCE = 2;
-constexpr u32 VECTOR_SCRATCH_BYTES = 64 * 1024;
+// Vectors of each of N operands that a thread works on at once: less has to be worked out for each, and there is more to do
+// while one waits. VECTOR_DEPTH times as many are under way, or half as many of f32: 32 KB and more.
+template <u32 N> constexpr u32 VECTORS_AT_ONCE = N == 2 ? 4 : 2;
+constexpr u32 VECTOR_DEPTH = 4, VECTOR_SCRATCH_BYTES = 64 * 1024;
 
 template <u32 N> DEV u32 vector_scratch(const Merged<N>& all) { return all.few() ? 0 : VECTOR_SCRATCH_BYTES; }
 
@@ -195,100 +201,109 @@ template <u32 N, class F> DEV void map_unit(const Streams<N>& all, u32 unit, F f
         }
     }
     f(v);
-    if (whole()) write_vectors(all.tensors[0], all.dtype[0], at(0), 0, 1, v[0]);
-    else store_float(all.tensors[0], at(0), v[0][0][0]);
+    char* const to[1] = {at(0)};
+    if (whole()) write_vectors(all.tensors[0], all.dtype[0], to, 1, v[0]);
+    else store_float(all.tensors[0], to[0], v[0][0][0]);
 }
 
 // Units of a thread, those at a distance of `step`, VECTORS_AT_ONCE of them at a time.
 template <u32 N, class F> DEV void stream_units(const Streams<N>& all, u32 tile, const Block& block, F f) {
-    constexpr u32 SOURCES = N - 1, AXES = Merged<N>::AXES;
+    constexpr u32 SOURCES = N - 1, AT_ONCE = VECTORS_AT_ONCE<N>, AXES = Merged<N>::AXES;
+    static_assert(SOURCES * AT_ONCE * VECTOR_DEPTH * LAYER == VECTOR_SCRATCH_BYTES, "all of it");
     using Place = typename Merged<N>::Place;
     const u32 step = all.tiles() * WORKER_THREADS, first = tile * WORKER_THREADS + block.thread(), units = all.units;
     const u32 rows = all.rows(), dense = all.dense;
     const auto plain = [&] { return anew(rows) == 1; };  // then a unit's number says where it is
     const auto neighbours = [&](u32 k) { return (anew(dense) >> k & 1) != 0; };
-    bool wide = false;
+    u32 wide = 0;
     u32 repeated = 0;  // a bit for each tensor: other rows are read from the same place
 #pragma unroll
     for (u32 k = 1; k < N; ++k) {
-        wide |= all.dtype[k] == DTYPE_F32;
+        wide |= all.dtype[k] == DTYPE_F32 ? 1 : 0;
         repeated |= (rows > 1 && all.bytes[k][0] == 0 ? 1u : 0u) << k;
     }
-    const u32 source_bytes = VECTORS_AT_ONCE * LAYER * (wide ? 2 : 1), stage_bytes = SOURCES * source_bytes;
-    constexpr u32 NARROW = VECTOR_SCRATCH_BYTES / (SOURCES * VECTORS_AT_ONCE * LAYER);
-    static_assert(NARROW == 8 || NARROW == 4, "a number of groups that can be waited for");
-    const u32 depth = wide ? NARROW / 2 : NARROW;
+    const u32 source_bytes = AT_ONCE * LAYER << wide, stage_bytes = SOURCES * source_bytes;
     char* const mine = block.scratch() + block.thread() * VECTOR_BYTES;
     const Place by = all.template place<AXES>(plain() ? 0 : step);
     Place here = all.template place<AXES>(plain() ? 0 : first), there = here;
-    // Where unit u, at place p, and the one `step` behind it are in tensors `begin` to `end`; p moves on behind both.
-    static_assert(VECTORS_AT_ONCE == 2, "two addresses");
-    const auto locate = [&](char* (&at)[N][2], u32 begin, u32 end, u32 u, Place& p) {
+    // Where AT_ONCE units, the first of them unit u at place p, are in tensors `begin` to `end`; p moves on behind them.
+    const auto locate = [&](char* (&at)[N][AT_ONCE], u32 begin, u32 end, u32 u, Place& p) {
         if (plain()) {
 #pragma unroll
             for (u32 k = 0; k < N; ++k) {
                 if (k < begin || k >= end) continue;
                 at[k][0] = all.data[k] + static_cast<u64>(u) * all.unit_bytes[k];
-                at[k][1] = at[k][0] + static_cast<u64>(step) * all.unit_bytes[k];
+                const u64 apart = static_cast<u64>(step) * all.unit_bytes[k];
+#pragma unroll
+                for (u32 n = 1; n < AT_ONCE; ++n) at[k][n] = at[k][n - 1] + apart;
             }
         } else {
-            Place second = p;
-            all.template move<AXES>(second, by);
 #pragma unroll
-            for (u32 k = 0; k < N; ++k) {
-                if (k < begin || k >= end) continue;
-                at[k][0] = all.template at<AXES>(k, p);
-                at[k][1] = all.template at<AXES>(k, second);
+            for (u32 n = 0; n < AT_ONCE; ++n) {
+#pragma unroll
+                for (u32 k = 0; k < N; ++k)
+                    if (k >= begin && k < end) at[k][n] = all.template at<AXES>(k, p);
+                all.template move<AXES>(p, by);
             }
-            p = second;
-            all.template move<AXES>(p, by);
+        }
+    };
+    const auto fetch_as = [&](u32 k, char* const (&at)[AT_ONCE], u32 u, char* slot, u32 dtype, bool shared) {
+#pragma unroll
+        for (u32 n = 0; n < AT_ONCE; ++n, u += step, slot += dtype == DTYPE_F32 ? 2 * LAYER : LAYER) {
+            const bool exists = u < units && holds_vector(all.tensors[k], at[n]);
+            if (shared && exists) fetch_vector(at[n], dtype, slot, LAYER, true);
+            if (!shared) fetch_vector_if(exists, at[n], dtype, slot, LAYER);
         }
     };
     u32 unit = first, ahead = first;
     const auto fetch = [&](u32 stage) {
-        char* at[N][2];
+        char* at[N][AT_ONCE];
         locate(at, 1, N, ahead, there);
 #pragma unroll
         for (u32 k = 1; k < N; ++k) {
-            const u32 dtype = anew(all.dtype[k]);
             const bool shared = N > 2 && (anew(repeated) >> k & 1);
             char* const slot = mine + stage + (k - 1) * source_bytes;
             if (!neighbours(k)) continue;
-            if (ahead < units && holds_vector(all.tensors[k], at[k][0])) fetch_vector(at[k][0], dtype, slot, LAYER, shared);
-            if (ahead + step < units && holds_vector(all.tensors[k], at[k][1]))
-                fetch_vector(at[k][1], dtype, slot + (dtype == DTYPE_F32 ? 2 * LAYER : LAYER), LAYER, shared);
+            if (anew(all.dtype[k]) == DTYPE_F32) fetch_as(k, at[k], ahead, slot, DTYPE_F32, shared);
+            else fetch_as(k, at[k], ahead, slot, DTYPE_BF16, shared);  // or f16
         }
         copy_async_commit();
-        ahead += VECTORS_AT_ONCE * step;
+        ahead += AT_ONCE * step;
     };
+    const u32 end = (VECTOR_DEPTH >> wide) * stage_bytes;
 #pragma unroll 1
-    for (u32 stage = 0; stage < depth * stage_bytes; stage += stage_bytes) fetch(stage);
+    for (u32 stage = 0; stage < end; stage += stage_bytes) fetch(stage);
     u32 stage = 0;
 #pragma unroll 1
-    for (; unit < units; unit += VECTORS_AT_ONCE * step) {
-        wait_for_oldest(depth);
-        const u32 count = unit + step < units ? VECTORS_AT_ONCE : 1;  // the others are whatever lies in their places
-        f32 v[SOURCES][VECTORS_AT_ONCE][VECTOR];
+    for (; unit < units; unit += AT_ONCE * step) {
+        if (anew(wide)) copy_async_wait<VECTOR_DEPTH / 2 - 1>();
+        else copy_async_wait<VECTOR_DEPTH - 1>();
+        u32 count = 1;  // the others are whatever lies in their places
+#pragma unroll
+        for (u32 n = 1; n < AT_ONCE; ++n) count += unit + n * step < units ? 1 : 0;
+        f32 v[SOURCES][AT_ONCE][VECTOR];
 #pragma unroll
         for (u32 k = 1; k < N; ++k) {
             if (neighbours(k)) {
                 read_fetched(mine + stage + (k - 1) * source_bytes, all.dtype[k], v[k - 1]);
             } else {
-                char* at[N][2];
+                char* at[N][AT_ONCE];
                 Place from = here;
                 locate(at, k, k + 1, unit, from);
-                const f32 one = load_float(all.tensors[k], at[k][0]);
-                const f32 other = count == 1 ? one : load_float(all.tensors[k], at[k][1]);
 #pragma unroll
-                for (u32 i = 0; i < VECTOR; ++i) v[k - 1][0][i] = one, v[k - 1][1][i] = other;
+                for (u32 n = 0; n < AT_ONCE; ++n) {
+                    const f32 one = n < count ? load_float(all.tensors[k], at[k][n]) : 0.0f;
+#pragma unroll
+                    for (u32 i = 0; i < VECTOR; ++i) v[k - 1][n][i] = one;
+                }
             }
         }
         f(v);
-        char* to[N][2];
+        char* to[N][AT_ONCE];
         locate(to, 0, 1, unit, here);
-        write_vectors(all.tensors[0], all.dtype[0], to[0][0], to[0][1] - to[0][0], count, v[0]);
+        write_vectors(all.tensors[0], all.dtype[0], to[0], count, v[0]);
         fetch(stage);
-        stage = stage + stage_bytes < depth * stage_bytes ? stage + stage_bytes : 0;
+        stage = stage + stage_bytes < end ? stage + stage_bytes : 0;
     }
     copy_async_wait<0>();
 }
