@@ -314,6 +314,8 @@ DEV void tensor_load_5d(u32 shared, const void* map, u64* full, i32 c0, i32 c1, 
     asm volatile("cp.async.bulk.tensor.5d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, {%3, %4, %5, %6, %7}], [%2];"
                  ::"r"(shared), "l"(map), "r"(shared_address(full)), "r"(c0), "r"(c1), "r"(c2), "r"(c3), "r"(c4) : "memory");
 }
+// Lets the copy engine have `map` at hand when it is first used.
+DEV void tensor_map_prefetch(const void* map) { asm volatile("prefetch.tensormap [%0];" ::"l"(map) : "memory"); }
 // What is read once leaves the L2 cache first.
 DEV u64 read_once() {
     u64 policy;

@@ -91,7 +91,8 @@ struct WorkerPlace {
     u32 sequence, granule;  // of a hot path, during a call: its RingPlace
     union {
         struct {
-            u32 step, query;  // the next step of its walk, and the tile's first query
+            u32 step, query;   // the next step of its walk, and the tile's first query
+            u32 head, sample;  // of the tile
         } attention;
         struct {
             u32 batch, row, column;  // of the warp's part of the tile: its batch, and its first row and column there

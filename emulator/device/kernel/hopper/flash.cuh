@@ -13,16 +13,20 @@ constexpr u32 PANEL_GRANULES = PANEL_BYTES / GRANULE_BYTES;
 
 // What the loader fetches: panels of one head of a tensor.
 struct FlashSource {
-    u32 map;    // which one of the program's
+    const char* map;
     i32 moved;  // coordinate of the place that a register has moved the tensor to
 
-    DEV FlashSource(const Tensor& t, u32 index)
-        : map(index), moved(t.offset_register == 0 ? 0 : static_cast<i32>((t.data - t.low) / t.offset_scale)) {}
+    // `maps`: the program's, of which this is number `index`.
+    DEV FlashSource(const Tensor& t, const char* maps, u32 index)
+        : map(maps + static_cast<u64>(index) * TENSOR_MAP_BYTES),
+          moved(t.offset_register == 0 ? 0 : static_cast<i32>((t.data - t.low) / t.offset_scale)) {
+        tensor_map_prefetch(map);
+    }
 
     // Panels `first` .. `end` - 1 of 128 lines, one behind the other.
     DEV void load(u32 to, u64* full, u32 first, u32 end, u32 line, u32 head, u32 sample) const {
-        const void* from = shared_state().launch->maps + static_cast<u64>(map) * TENSOR_MAP_BYTES;
-        for (u32 i = first; i < end; ++i, to += PANEL_BYTES) tensor_load_5d(to, from, full, i * 64, line, head, sample, moved);
+#pragma unroll 1
+        for (u32 i = first; i < end; ++i, to += PANEL_BYTES) tensor_load_5d(to, map, full, i * 64, line, head, sample, moved);
     }
 };
 
@@ -31,26 +35,31 @@ struct FlashPanel {
     f32 outputs[32];
 };
 
-// Divides by the denominators, and stores by way of the staging. A call, with registers of its own; shape and tile are
-// worked out anew: nobody has to keep them all the while.
-template <class T> DEV_CALL void store_panel(FlashPanel r, f32 top0, f32 top1, f32 total0, f32 total1, u32 panel) {
+// A call: few instructions have it. `top`: of the products, of query `at`.
+DEV_CALL void store_flash_lse(u32 at, f32 top, f32 total) {
     const Workers me;
     const AttentionArgs& args = AttentionArgs::of(me.work());
     const AttentionShape s(args);
-    FlashTile t;
-    FlashWalk{me.work(), Kept::place().attention.step - 1}.next(s, t);
+    const Tensor& lse = args.lse();
+    const i64 to = Kept::place().attention.sample * lse.strides[0] + Kept::place().attention.head * lse.strides[1] + at * lse.strides[2];
+    store_lse(lse, to, top * (s.softcap != 0.0f ? s.softcap : s.scale), total);
+}
+
+// Divides by the denominators, and stores by way of the staging. A call, with registers of its own; what it needs of the tile
+// is in shared memory.
+template <class T> DEV_CALL void store_panel(FlashPanel r, f32 top0, f32 top1, f32 total0, f32 total1, u32 panel) {
+    const Workers me;
+    const AttentionArgs& args = AttentionArgs::of(me.work());
+    const Tensor& out = args.out();
     const u32 query = Kept::place().attention.query + me.warp() * 16, lane = me.lane(), line = lane % 16;
+    const u32 queries = out.dims[2], columns = out.dims[3];
 #pragma unroll
     for (u32 half = 0; half < 2; ++half) {
         f32 total = half == 0 ? total0 : total1;
         total += __shfl_xor_sync(0xffffffffu, total, 1);
         total += __shfl_xor_sync(0xffffffffu, total, 2);
         const u32 at = query + lane / 4 + 8 * half;
-        if (panel == 0 && args.has_lse() && lane % 4 == 0 && at < s.queries) {
-            const Tensor& lse = args.lse();
-            const f32 v = total == 0.0f ? -infinity() : fmaf(half == 0 ? top0 : top1, s.softcap != 0.0f ? s.softcap : s.scale, logf(total));
-            store_f32(lse, t.sample * lse.strides[0] + t.head * lse.strides[1] + at * lse.strides[2], v);
-        }
+        if (panel == 0 && args.has_lse() && lane % 4 == 0 && at < queries) store_flash_lse(at, half == 0 ? top0 : top1, total);
         const f32 inverse = total == 0.0f ? 0.0f : 1.0f / total;
 #pragma unroll
         for (u32 j = 0; j < 8; ++j) {
@@ -58,8 +67,7 @@ template <class T> DEV_CALL void store_panel(FlashPanel r, f32 top0, f32 top1, f
             r.outputs[4 * j + 2 * half + 1] *= inverse;
         }
     }
-    const Tensor& out = args.out();
-    const i64 base = t.sample * out.strides[0] + t.head * out.strides[1];
+    const i64 base = Kept::place().attention.sample * out.strides[0] + Kept::place().attention.head * out.strides[1];
     __syncwarp();
 #pragma unroll
     for (u32 i = 0; i < 4; ++i) {
@@ -72,7 +80,7 @@ template <class T> DEV_CALL void store_panel(FlashPanel r, f32 top0, f32 top1, f
     for (u32 i = 0; i < 4; ++i) {
         const u32 l = i * 4 + lane / 8, chunk = lane % 8, column = panel * 64 + chunk * 8;
         const uint4 v = load_shared_16(me.staging() + l * LINE_BYTES + (chunk ^ (l & 7)) * CHUNK_BYTES);
-        if (query + l >= s.queries || column >= s.columns) continue;
+        if (query + l >= queries || column >= columns) continue;
         char* to = element(out, base + (query + l) * out.strides[2] + column);
         if (range_in_bounds(out, to, CHUNK_BYTES)) *reinterpret_cast<uint4*>(to) = v;
     }
@@ -293,19 +301,21 @@ template <class T, u32 WIDTH> struct FlashAttention {
 
     static DEV void run(Workers& me) {
         me.wait_placed();
-        if (!me.wait_ready()) return;
         if (TURNS && me.warp() / 4 == 1) pass_turn(1);  // group 0 begins
         Kept::place().attention.step = 0;
         for (;;) {
             Running r;
             {
-                const AttentionShape s(AttentionArgs::of(me.work()));
                 FlashWalk walk{me.work(), Kept::place().attention.step};
                 FlashTile t;
-                if (!walk.next(s, t)) break;
+                if (!walk.next(t)) break;
+                const AttentionShape s(AttentionArgs::of(me.work()));
+                t.see(s);
                 __syncwarp();  // every lane has read the step
                 Kept::place().attention.step = walk.step;
                 Kept::place().attention.query = t.query;
+                Kept::place().attention.head = t.head;
+                Kept::place().attention.sample = t.sample;
 #pragma unroll
                 for (u32 half = 0; half < 2; ++half) {
                     r.top[half] = -infinity();
@@ -313,6 +323,7 @@ template <class T, u32 WIDTH> struct FlashAttention {
                 }
 #pragma unroll
                 for (u32 i = 0; i < OUTPUTS; ++i) r.outputs[i] = 0.0f;
+                if (!me.wait_ready()) break;  // here, where what it takes to begin is known
                 if (t.begin < t.end) attend(s, t, r, me);
             }
 #pragma unroll
@@ -330,37 +341,47 @@ template <class T, u32 WIDTH> struct FlashAttention {
 struct HopperFlash {
     static DEV const FlashSchedule& schedule(const Work& w) { return *reinterpret_cast<const FlashSchedule*>(w.detail); }
 
-    static DEV u32 tiles(const Work& w) { return FlashTiles(AttentionShape(AttentionArgs::of(w)), w.operands[0].dims[0]).items; }
+    static DEV u32 tiles(const Work& w) { return FlashTiles(AttentionArgs::of(w)).items; }
 
     static DEV void load(const Work& w, Loader& loader) {
         const AttentionArgs& args = AttentionArgs::of(w);
         const AttentionShape s(args);
         const FlashSchedule& maps = schedule(w);
         const u32 panels = maps.flags & FLASH_WIDE ? 2 : 1, again = panels - 1;  // panels of q that come with each block of keys
-        const FlashSource q(args.q(), maps.q_map), k(args.k(), maps.k_map), v(args.v(), maps.v_map);
-        loader.wait_ready();
+        const char* const all = shared_state().launch->maps;
+        const FlashSource q(args.q(), all, maps.q_map), k(args.k(), all, maps.k_map), v(args.v(), all, maps.v_map);
         FlashWalk walk{w};
         FlashTile t;
+        bool ready = false;
 #pragma unroll 1
-        while (walk.next(s, t)) {
+        while (walk.next(t)) {
+            t.see(s);
             if (t.begin >= t.end) continue;
             const u32 key_head = t.head / s.heads_per_key;
-            Stage stage;
-            if (!loader.claim(stage, PANEL_GRANULES, PANEL_BYTES)) return;
-            q.load(loader.address(stage), loader.full(stage), again, panels, t.query, t.head, t.sample);
+            Stage queries, stage;
+            if (!loader.claim(queries, PANEL_GRANULES, PANEL_BYTES)) return;
+            const bool going_on = loader.claim(stage, (panels + again) * PANEL_GRANULES, (panels + again) * PANEL_BYTES);
+            if (!ready) loader.wait_ready();  // with its first stages claimed
+            ready = true;
+            q.load(loader.address(queries), loader.full(queries), again, panels, t.query, t.head, t.sample);
+            if (!going_on) return;
             // The keys of a block come before the values of the one before.
+            u32 key = t.first_block;
 #pragma unroll 1
-            for (u32 key = t.first_block; key < t.end + FLASH_KEYS; key += FLASH_KEYS) {
-                if (key < t.end) {
-                    if (!loader.claim(stage, (panels + again) * PANEL_GRANULES, (panels + again) * PANEL_BYTES)) return;
-                    k.load(loader.address(stage), loader.full(stage), 0, panels, key, key_head, t.sample);
-                    q.load(loader.address(stage) + panels * PANEL_BYTES, loader.full(stage), 0, again, t.query, t.head, t.sample);
-                }
+            for (;;) {
+                k.load(loader.address(stage), loader.full(stage), 0, panels, key, key_head, t.sample);
+                q.load(loader.address(stage) + panels * PANEL_BYTES, loader.full(stage), 0, again, t.query, t.head, t.sample);
+                const bool last = key + FLASH_KEYS >= t.end;
                 if (key > t.first_block) {
                     if (!loader.claim(stage, panels * PANEL_GRANULES, panels * PANEL_BYTES)) return;
                     v.load(loader.address(stage), loader.full(stage), 0, panels, key - FLASH_KEYS, key_head, t.sample);
                 }
+                key += FLASH_KEYS;
+                if (last) break;
+                if (!loader.claim(stage, (panels + again) * PANEL_GRANULES, (panels + again) * PANEL_BYTES)) return;
             }
+            if (!loader.claim(stage, panels * PANEL_GRANULES, panels * PANEL_BYTES)) return;
+            v.load(loader.address(stage), loader.full(stage), 0, panels, key - FLASH_KEYS, key_head, t.sample);
         }
     }
 

@@ -10,6 +10,12 @@ struct FlashTile {
     u32 query, head, sample;
     u32 begin, end;
     u32 first_block;  // `begin`, down to a multiple of FLASH_KEYS
+
+    DEV void see(const AttentionShape& s) {
+        begin = s.first_key(query);
+        end = s.end_key(min(query + FLASH_QUERIES, s.queries) - 1);
+        first_block = begin / FLASH_KEYS * FLASH_KEYS;
+    }
 };
 
 // Without a causal mask all tiles cost the same, and tiles of one head follow one another: they share its keys in the L2
@@ -18,16 +24,20 @@ struct FlashTile {
 // item is a heavy and a light tile of the same head, and all items cost the same.
 struct FlashTiles {
     static constexpr u64 CACHED_BYTES = 32 << 20;  // of keys and values
-    u32 down, heads, items;                        // tiles of a head; heads of all samples
+    u32 down, heads, per_head, items;              // tiles of a head; heads of all samples; items of a head, and of all
     bool paired, sorted;
 
-    DEV FlashTiles(const AttentionShape& s, u32 samples) {
-        down = (s.queries + FLASH_QUERIES - 1) / FLASH_QUERIES;
-        heads = samples * s.heads;
-        const u64 bytes = static_cast<u64>(heads / s.heads_per_key) * s.keys * (s.depth + s.columns) * 2;
-        paired = s.causal && bytes > CACHED_BYTES;
-        sorted = s.causal && !paired;
-        items = heads * (paired ? (down + 1) / 2 : down);
+    DEV explicit FlashTiles(const AttentionArgs& args) {
+        const Tensor& q = args.q();
+        const Tensor& v = args.v();
+        const u32 samples = q.dims[0], columns = q.dims[3] + v.dims[3];
+        down = (q.dims[2] + FLASH_QUERIES - 1) / FLASH_QUERIES;
+        heads = samples * q.dims[1];
+        const u64 bytes = static_cast<u64>(samples * v.dims[1]) * v.dims[2] * columns * 2;
+        paired = args.causal() && bytes > CACHED_BYTES;
+        sorted = args.causal() && !paired;
+        per_head = paired ? (down + 1) / 2 : down;
+        items = heads * per_head;
     }
 };
 
@@ -36,8 +46,10 @@ struct FlashWalk {
     const Work& work;
     u32 step = 0;
 
-    DEV bool next(const AttentionShape& s, FlashTile& t) {
-        const FlashTiles tiles(s, work.operands[0].dims[0]);
+    // Which queries are next; not yet which keys they see. It takes as little as possible: a short instruction waits for it.
+    DEV bool next(FlashTile& t) {
+        const AttentionArgs& args = AttentionArgs::of(work);
+        const FlashTiles tiles(args);
         for (;; ++step) {
             const u32 round = tiles.paired ? step / 2 : step;
             if (round * gridDim.x >= tiles.items) return false;
@@ -46,23 +58,21 @@ struct FlashWalk {
             if (item >= tiles.items) continue;
             u32 head, tile;
             if (tiles.sorted) {
-                tile = tiles.down - 1 - item / tiles.heads;
-                head = item % tiles.heads;
+                const u32 lighter = item < tiles.heads ? 0 : item / tiles.heads;
+                tile = tiles.down - 1 - lighter;
+                head = item - lighter * tiles.heads;
             } else {
-                const u32 per_head = tiles.items / tiles.heads;
-                head = item / per_head;
-                tile = item - head * per_head;
+                head = tiles.per_head == 1 ? item : item / tiles.per_head;
+                tile = item - head * tiles.per_head;
                 const u32 other = tiles.down - 1 - tile;
                 if (tiles.paired && step % 2 != 0 && tile == other) continue;  // the one in the middle has no partner
                 if (tiles.paired && step % 2 == 0) tile = other;
             }
             step += 1;
             t.query = tile * FLASH_QUERIES;
-            t.sample = head / s.heads;
-            t.head = head - t.sample * s.heads;
-            t.begin = s.first_key(t.query);
-            t.end = s.end_key(min(t.query + FLASH_QUERIES, s.queries) - 1);
-            t.first_block = t.begin / FLASH_KEYS * FLASH_KEYS;
+            const u32 heads = args.q().dims[1];
+            t.sample = head < heads ? 0 : head / heads;
+            t.head = head - t.sample * heads;
             return true;
         }
     }
