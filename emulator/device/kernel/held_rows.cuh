@@ -17,16 +17,18 @@ template <bool WIDE, u32 N> struct HeldVectors {
             raw[n] = holds_vector(t, p) ? RawVector::load(p, WIDE ? DTYPE_F32 : DTYPE_BF16) : RawVector::none();
         }
     }
-    template <u32 DTYPE> DEV void unpack_as(f32 (&v)[N][VECTOR]) const {
-#pragma unroll
-        for (u32 n = 0; n < N; ++n) raw[n].unpack(DTYPE, v[n]);
-    }
     DEV void unpack(u32 dtype, f32 (&v)[N][VECTOR]) const {
-        if (WIDE) unpack_as<DTYPE_F32>(v);
-        else if (anew(dtype) == DTYPE_BF16) unpack_as<DTYPE_BF16>(v);
-        else unpack_as<DTYPE_F16>(v);
+#pragma unroll
+        for (u32 n = 0; n < N; ++n) raw[n].unpack(dtype, v[n]);
     }
 };
+
+// Calls f(dtype) with what the compiler knows to be the type: it is looked at once.
+template <bool WIDE, class F> DEV void by_type(u32 dtype, F f) {
+    if (WIDE) f(DTYPE_F32);
+    else if (anew(dtype) == DTYPE_BF16) f(DTYPE_BF16);
+    else f(DTYPE_F16);
+}
 
 // A thread's part of a row: N vectors, or one less.
 template <bool WIDE, u32 N> struct HeldRow : RowThread {
@@ -39,8 +41,9 @@ template <bool WIDE, u32 N> struct HeldRow : RowThread {
     const u32 count;          // vectors of this thread
     Vectors raw;
     f32 v[N][VECTOR];
-    char* places = nullptr;           // of this thread, LAYER apart
-    u32 stage = (DEPTH - 1) * ROW;    // bytes from there to those of the row at hand
+    char* to;                       // where v belongs
+    char* places = nullptr;         // of this thread, LAYER apart
+    u32 stage = (DEPTH - 1) * ROW;  // bytes from there to those of the row at hand
 
     DEV HeldRow(const Rows& given, u32 tile, const Block& workers)
         : RowThread(given, tile, workers), begin(rows.begin(1, row)),
@@ -51,24 +54,23 @@ template <bool WIDE, u32 N> struct HeldRow : RowThread {
     DEV bool has(u32 n) const { return n + 1 < N || count == N; }
     DEV bool is_last() const { return row + step >= rows.count; }
 
-    // Starts to fetch the next rows, if there are any.
-    DEV void fetch_ahead() {
-        if (is_last()) return;
+    DEV void locate() { to = first(0, row); }
+    // Starts to fetch the next rows, all but the last that there is room for.
+    DEV void begin_to_fetch() {
         places = block.scratch() + block.thread() * VECTOR_BYTES;
 #pragma unroll 1
         for (u32 n = 1; n < DEPTH; ++n) fetch(row + n * step, (n - 1) * ROW);
     }
-    // Takes the row at hand, whose places then are for that of a later one.
-    DEV void take() {
-        raw.unpack(rows.dtype[1], v);
-        if (!is_last()) fetch(row + DEPTH * step, stage);
-    }
+    // The places of the row at hand are for that of a later one.
+    DEV void fetch_next() { fetch(row + DEPTH * step, stage); }
     DEV void advance() {
         row += step;
         stage = stage + ROW < DEPTH * ROW ? stage + ROW : 0;
         copy_async_wait<DEPTH - 1>();
 #pragma unroll
         for (u32 n = 0; n < N; ++n) raw.raw[n] = fetched_vector(places + stage + n * PLACE_BYTES<TYPE>, LAYER, TYPE);
+        locate();
+        by_type<WIDE>(rows.dtype[1], [&](u32 dtype) { raw.unpack(dtype, v); });
     }
     // Calls f(v) for each vector.
     template <class F> DEV void each(F f) {
@@ -78,11 +80,11 @@ template <bool WIDE, u32 N> struct HeldRow : RowThread {
     }
     // Writes v to out.
     DEV void write() const {
-        char* to[N];
-        spread(first(0, row), to);
-        if (WIDE) write_vectors_as<DTYPE_F32>(rows.tensors[0], to, count, v);
-        else if (anew(rows.dtype[0]) == DTYPE_BF16) write_vectors_as<DTYPE_BF16>(rows.tensors[0], to, count, v);
-        else write_vectors_as<DTYPE_F16>(rows.tensors[0], to, count, v);
+        char* all[N];
+        spread(to, all);
+        if (WIDE) write_vectors_as<DTYPE_F32>(rows.tensors[0], all, count, v);
+        else if (anew(rows.dtype[1]) == DTYPE_BF16) write_vectors_as<DTYPE_BF16>(rows.tensors[0], all, count, v);
+        else write_vectors_as<DTYPE_F16>(rows.tensors[0], all, count, v);
     }
 
   private:
@@ -102,11 +104,15 @@ template <bool WIDE, u32 N, class F> DEV void map_held_as(const Rows& rows, u32 
     HeldRow<WIDE, N> row(rows, tile, block);
     typename F::template Held<WIDE, N> same;  // for all rows
     same.load(f, row);
-    row.fetch_ahead();
-    same.unpack(f);
+    row.locate();
+    if (!row.is_last()) row.begin_to_fetch();
+    by_type<WIDE>(rows.dtype[1], [&](u32 dtype) {
+        row.raw.unpack(dtype, row.v);
+        same.unpack(f, dtype);
+    });
 #pragma unroll 1
     for (;; row.advance()) {
-        row.take();
+        if (!row.is_last()) row.fetch_next();
         f(row, same);
         row.write();
         if (row.is_last()) return;

@@ -105,11 +105,11 @@ template <bool WIDE, u32 N> struct HeldChannels {
     // What is not there is read from the row.
     DEV void load(const ChannelVectors& channels, const HeldRow<WIDE, N>& row) {
         const bool there = channels.present;
-        raw.load(there ? channels.tensor : row.rows.tensors[1], there ? in_global(channels.tensor.data) : row.begin,
-                 row.part, row.threads, row.count);
+        const char* const first = in_global(channels.tensor.data);
+        raw.load(there ? channels.tensor : row.rows.tensors[1], there ? first : row.begin, row.part, row.threads, row.count);
     }
-    DEV void unpack(const ChannelVectors& channels, f32 instead) {
-        raw.unpack(channels.dtype, v);
+    DEV void unpack(const ChannelVectors& channels, u32 dtype, f32 instead) {
+        raw.unpack(dtype, v);
         if (channels.present) return;
 #pragma unroll
         for (u32 n = 0; n < N; ++n)
@@ -159,9 +159,9 @@ struct NormRow {
             gain.load(norm.gain, row);
             bias.load(norm.bias, row);
         }
-        DEV void unpack(const NormRow& norm) {
-            gain.unpack(norm.gain, 1.0f);
-            bias.unpack(norm.bias, 0.0f);
+        DEV void unpack(const NormRow& norm, u32 dtype) {
+            gain.unpack(norm.gain, dtype, 1.0f);
+            bias.unpack(norm.bias, dtype, 0.0f);
         }
     };
     template <bool WIDE, u32 N> DEV void operator()(HeldRow<WIDE, N>& row, const Held<WIDE, N>& channels) const {

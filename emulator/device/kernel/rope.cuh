@@ -73,48 +73,49 @@ struct RopeHandler {
                 if (holds_vector(tensor(k), from)) fetch_vector(from, dtype, slot + 2 * k * LAYER, LAYER, k >= 2);
             }
         };
-        const auto turn = [&](const Place& p, const RawVector (&raw)[4]) {
-            f32 v[4][VECTOR];
-#pragma unroll
-            for (u32 k = 0; k < 4; ++k) raw[k].unpack(all.dtype[k < 2 ? 1 : 2], v[k]);
+        const auto turn = [&](const Place& p, const RawVector (&x)[2], const RawVector (&table)[2]) {
+            f32 v[2][VECTOR], angle[2][VECTOR];  // cosines, sines
+            unpack_all(x, all.dtype[1], v);
+            unpack_all(table, all.dtype[2], angle);
             if (interleaved) {
 #pragma unroll
-                for (u32 i = 0; i < VECTOR; ++i)
-                    rotate(v[i * 2 / VECTOR][i * 2 % VECTOR], v[i * 2 / VECTOR][i * 2 % VECTOR + 1], v[2][i], v[3][i]);
+                for (u32 i = 0; i < VECTOR; ++i) {
+                    f32(&pair)[VECTOR] = v[i * 2 / VECTOR];
+                    rotate(pair[i * 2 % VECTOR], pair[i * 2 % VECTOR + 1], angle[0][i], angle[1][i]);
+                }
             } else {
 #pragma unroll
-                for (u32 i = 0; i < VECTOR; ++i) rotate(v[0][i], v[1][i], v[2][i], v[3][i]);
+                for (u32 i = 0; i < VECTOR; ++i) rotate(v[0][i], v[1][i], angle[0][i], angle[1][i]);
             }
-            char* to = all.at<AXES>(0, p);
-#pragma unroll
-            for (u32 k = 0; k < 2; ++k) {
-                char* there = to + k * apart * item[0];
-                if (holds_vector(tensors[0], there)) RawVector::pack(all.dtype[0], v[k]).store(there, all.dtype[0]);
-            }
+            char* const to = all.at<AXES>(0, p);
+            char* const both[2] = {to, to + apart * item[0]};
+            write_vectors(tensors[0], all.dtype[0], both, 2, v);
             // Elements beyond the pairs: each thread of the row takes every so many.
             const i64 begin = static_cast<i64>(2 * pairs(args)) - (interleaved ? 2 : 1) * static_cast<i64>(p.index[0]) * VECTOR;
 #pragma unroll 1
             for (u32 r = p.index[0]; r < rest; r += all.size[0]) {
                 const i64 at = begin + r * VECTOR;
-                RawVector::load_inside(tensors[1], all.at<AXES>(1, p) + at * item[1]).unpack(all.dtype[1], v[0]);
-                char* there = to + at * item[0];
-                if (holds_vector(tensors[0], there)) RawVector::pack(all.dtype[0], v[0]).store(there, all.dtype[0]);
+                f32 plain[1][VECTOR];
+                RawVector::load_inside(tensors[1], all.at<AXES>(1, p) + at * item[1]).unpack(all.dtype[1], plain[0]);
+                char* const there[1] = {to + at * item[0]};
+                write_vectors(tensors[0], all.dtype[0], there, 1, plain);
             }
         };
         if (all.few())
             return one_unit<AXES>(all, tile, block, [&](const Place& p) {
-                RawVector raw[4];
+                RawVector raw[2][2];
 #pragma unroll
-                for (u32 k = 0; k < 4; ++k) raw[k] = RawVector::load_inside(tensor(k), part(k, p));
-                turn(p, raw);
+                for (u32 k = 0; k < 4; ++k) raw[k / 2][k % 2] = RawVector::load_inside(tensor(k), part(k, p));
+                turn(p, raw[0], raw[1]);
             });
         fetch_units<AXES, DEPTH, PIECES>(
             all, tile, block, fetch,
             [&](const Place& p, const char* slot) {
-                RawVector raw[4];
+                RawVector raw[2][2];
 #pragma unroll
-                for (u32 k = 0; k < 4; ++k) raw[k] = fetched_vector(slot + 2 * k * LAYER, LAYER, all.dtype[k < 2 ? 1 : 2]);
-                turn(p, raw);
+                for (u32 k = 0; k < 4; ++k)
+                    raw[k / 2][k % 2] = fetched_vector(slot + 2 * k * LAYER, LAYER, all.dtype[k < 2 ? 1 : 2]);
+                turn(p, raw[0], raw[1]);
             });
     }
 

@@ -15,25 +15,28 @@ constexpr u32 MOST_HELD = 4;  // vectors that a thread holds in registers
 constexpr u32 WAY_HELD = 1, WAY_STREAMED = 2;  // 0: the rows are not for this
 static_assert(2 * WORKER_WARPS * sizeof(f32) <= STAGING_BYTES, "two places for what warps exchange are in the staging");
 
-// Rows along the last axis of x, and the rows of out that they become. What is needed once for a row stays in shared memory.
+// Rows along the last axis of x, and the rows of out that they become. What every row needs is read here, once.
 struct Rows {
     const Merged<2>& all;
     const Tensor* tensors;
+    char* data[2];
     u32 dtype[2];
+    i32 pitch[2];  // bytes from a row to the next, where they lie along one axis
+    bool even;     // they do
     u32 count;
     u32 vectors;  // of a row
     u32 team;     // log2 of a team's warps
     u32 threads;  // of a team
 
     DEV explicit Rows(const Work& w)
-        : all(Merged<2>::of(w)), tensors(in_shared(w).operands), dtype{tensors[0].dtype, tensors[1].dtype}, count(all.rows()),
-          vectors(all.size[0]), team(all.team), threads(WARP << team) {}
+        : all(Merged<2>::of(w)), tensors(in_shared(w).operands), data{in_global(tensors[0].data), in_global(tensors[1].data)},
+          dtype{tensors[0].dtype, tensors[1].dtype}, pitch{all.bytes[0][0], all.bytes[1][0]}, even(all.size[2] == 1),
+          count(all.rows()), vectors(all.size[0]), team(all.team), threads(WARP << team) {}
 
-    // Where row `line` of out (k = 0) or of x begins.
+    // Where row `line` of out (k = 0) or of x begins. Axes are taken in order: one at most, if the second has one element.
     DEV char* begin(u32 k, u32 line) const {
-        char* const data = in_global(tensors[k].data);
-        if (all.size[2] != 1) return data + offset_over_axes(all, k, line);  // axes are taken in order
-        return data + static_cast<i64>(static_cast<i32>(line)) * all.bytes[k][0];
+        if (!even) return data[k] + offset_over_axes(all, k, line);
+        return data[k] + static_cast<i64>(static_cast<i32>(line)) * pitch[k];
     }
     DEV_CALL static i64 offset_over_axes(const Merged<2>& all, u32 k, u32 line) {
         const Merged<2>::Place p = all.row(line);

@@ -39,7 +39,7 @@ struct SoftRow {
 
     template <bool WIDE, u32 N> struct Held {
         DEV void load(const SoftRow&, const HeldRow<WIDE, N>&) {}
-        DEV void unpack(const SoftRow&) {}
+        DEV void unpack(const SoftRow&, u32) {}
     };
     template <bool WIDE, u32 N> DEV void operator()(HeldRow<WIDE, N>& row, const Held<WIDE, N>&) const {
         const f32 top = largest(row);
