@@ -350,6 +350,11 @@ DEV void fence_proxy_shared() { asm volatile("fence.proxy.async.shared::cta;" ::
 DEV void warpgroup_fence() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
 DEV void warpgroup_commit() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
 template <u32 N> DEV void warpgroup_wait() { asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(N) : "memory"); }
+// Barriers and waits behind this do not come before `v`, which is never negative, is known: the assembler likes to let them
+// wait first, and work out afterwards what was to be done meanwhile.
+DEV void hold(f32 v) {
+    asm volatile("{\n.reg .pred p;\nsetp.lt.f32 p, %0, 0f00000000;\n@p nanosleep.u32 0;\n}" ::"f"(v) : "memory");
+}
 // Sums that wgmma writes in the background must not move across a wait for it.
 DEV void pin(f32& v) { asm volatile("" : "+f"(v)::"memory"); }
 

@@ -197,8 +197,12 @@ template <class T, u32 WIDTH> struct FlashAttention {
             base[half] = top == -infinity() ? 0.0f : top * factor;
             r.shrink[half] = fast_exp2(fmaf(r.top[half], factor, -base[half]));
             r.top[half] = top;
+            r.total[half] *= r.shrink[half];
         }
-        if (TURNS) wait_turn(group);
+        if (TURNS) {
+            hold(r.total[0] + r.total[1]);
+            wait_turn(group);
+        }
 #pragma unroll
         for (u32 i = 0; i < SCORES; ++i) {
             s[i] = fast_exp2(fmaf(s[i], factor, -base[i / 2 % 2]));
@@ -206,11 +210,10 @@ template <class T, u32 WIDTH> struct FlashAttention {
             to = i < 4 ? s[i] : to + s[i];
         }
 #pragma unroll
-        for (u32 half = 0; half < 2; ++half) r.total[half] = fmaf(r.total[half], r.shrink[half], sum[half][0] + sum[half][1]);
-        if (TURNS) {
-            pin_all(s);
-            pass_turn(group);
-        }
+        for (u32 half = 0; half < 2; ++half) r.total[half] += sum[half][0] + sum[half][1];
+        hold(r.total[0] + r.total[1]);  // while the products with the values before are under way
+        pin_all(s);
+        if (TURNS) pass_turn(group);
     }
     // Scores as they lie in the registers are an operand of the next product.
     static DEV void pack(u32 (&p)[STEPS][4], const f32 (&s)[SCORES]) {
