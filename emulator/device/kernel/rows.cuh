@@ -111,28 +111,28 @@ template <class Fold> DEV f32 fold_tree(f32 (&v)[VECTOR]) {
     return v[0];
 }
 
-static_assert(VECTOR == WORKER_WARPS, "both are folded so");
+static_assert(WORKER_WARPS == 8, "as many are folded");
 
-// Folds the values of a team of 2^team warps in the same order every time; every thread gets the result. `place`: which of
-// two places for what warps exchange; who writes to one again has passed the barrier of the other, so it has been read.
-template <class Fold> DEV_CALL f32 fold_team(f32 value, u32 team, u32 place) {
-    const u32 thread = thread_index_anew() - CONTROLLER_WARPS * WARP, warp = thread / WARP, lane = thread % WARP;
+// Folds the values of a team of 2^team warps in the same order every time; every thread gets the result. `thread`: of the
+// workers. `place`: which of two places for what warps exchange; who writes to one again has passed the barrier of the other,
+// so it has been read.
+template <class Fold> DEV_CALL f32 fold_team(f32 value, u32 thread, u32 team, u32 place) {
+    const u32 warp = thread / WARP, lane = thread % WARP;
     f32* const shared = reinterpret_cast<f32*>(shared_memory_anew() + STAGING_AT) + place * WORKER_WARPS;
 #pragma unroll
     for (u32 lanes = WARP / 2; lanes > 0; lanes /= 2) value = Fold::of(value, __shfl_xor_sync(0xffffffffu, value, lanes));
     if (team == 0) return value;
     if (lane == 0) shared[warp] = value;
     named_barrier(FIRST_FREE_BARRIER + (warp >> team), WARP << team);
-    if (WARP << team == WORKER_THREADS) {
-        f32 all[WORKER_WARPS];
-#pragma unroll
-        for (u32 w = 0; w < WORKER_WARPS; ++w) all[w] = shared[w];
-        return fold_tree<Fold>(all);
+    if (team == 1) {
+        const float2 pair = *reinterpret_cast<const float2*>(shared + (warp & ~1u));
+        return Fold::of(pair.x, pair.y);
     }
-    const u32 others = (1u << team) - 1;
-    value = shared[(warp & ~others) + (lane & others)];
-    value = Fold::of(value, __shfl_xor_sync(0xffffffffu, value, 1));
-    return team == 1 ? value : Fold::of(value, __shfl_xor_sync(0xffffffffu, value, 2));
+    const auto four = [&](u32 first) {
+        const float4 v = *reinterpret_cast<const float4*>(shared + first);
+        return Fold::of(Fold::of(v.x, v.y), Fold::of(v.z, v.w));
+    };
+    return team == 2 ? four(warp & ~3u) : Fold::of(four(0), four(4));
 }
 
 // One thread of a team.
@@ -163,7 +163,7 @@ struct RowThread {
     }
     template <class Fold> DEV f32 combine(f32 value) {
         exchange ^= 1;
-        return fold_team<Fold>(value, rows.team, exchange);
+        return fold_team<Fold>(value, block.thread(), rows.team, exchange);
     }
 };
 
