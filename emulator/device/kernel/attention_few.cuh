@@ -149,9 +149,8 @@ template <u32 COLUMNS> struct FewResults {
     DEV static u32 shown(f32 v) { return isnan(v) ? 0x80000000u : ~__float_as_uint(v); }
     DEV static f32 seen(u32 bits) { return __uint_as_float(~bits); }
     // Where the partial result of tile `index` goes.
-    DEV static f32* place(const FewQueries& few, u32 index, const Block& block) {
-        char* const workspace = block.launch()->workspace + static_cast<u64>(few.workspace) * 1024;
-        return reinterpret_cast<f32*>(in_global(workspace)) + index * MOST;
+    DEV static f32* place(const FewQueries& few, u32 index, char* workspace) {
+        return reinterpret_cast<f32*>(in_global(workspace) + static_cast<u64>(few.workspace) * 1024) + index * MOST;
     }
 
     // Combines the warps' results in `parts`, once all are there, with those of the other splits, and stores the tile's. `own`:

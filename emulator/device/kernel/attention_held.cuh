@@ -37,13 +37,13 @@ template <class T, u32 WIDTH> struct HeldAttention {
     static DEV_CALL void run() {
         const Block block;
         const FewQueries& few = FewQueries::of(args().work);
-        const u32 index = Kept::place().tile;
-        const FewQueriesTile tile(few, index, args().q().dims[2], WIDTH, WIDTH);
-        f32* const own = Results::place(few, index, block);  // here, where it is not yet waited for
+        const FewQueriesTile tile(few, Kept::place().tile, args().q().dims[2], WIDTH, WIDTH);
+        char* const workspace = block.launch()->workspace;  // asked for here, and waited for behind the barrier
         if (tile.begin + block.warp() / SIDES * STEP_KEYS < tile.end) attend(args(), few, tile, block);
         block.sync();
         const AttentionArgs& again = args();
-        Results::finish(again, FewQueries::of(again.work), tile, own, reinterpret_cast<f32*>(block.scratch()),
+        const FewQueries& same = FewQueries::of(again.work);
+        Results::finish(again, same, tile, Results::place(same, Kept::place().tile, workspace), reinterpret_cast<f32*>(block.scratch()),
                         parts(tile.end - tile.begin), block);
     }
 

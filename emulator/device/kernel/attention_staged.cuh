@@ -20,7 +20,7 @@ template <class T> struct StagedAttention {
         f32* const parts = reinterpret_cast<f32*>(block.scratch());
         keep(parts, r, tile, block);
         block.sync();
-        Results::finish(args, few, tile, Results::place(few, index, block), parts, PARTS, block);
+        Results::finish(args, few, tile, Results::place(few, index, block.launch()->workspace), parts, PARTS, block);
     }
 
   private:
