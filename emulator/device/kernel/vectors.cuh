@@ -139,7 +139,8 @@ DEV void write_vectors_as(const Tensor& t, char* const (&to)[N], u32 count, cons
     for (u32 n = 0; n < N; ++n)
         if (n < count && holds_vector(t, to[n])) RawVector::pack(DTYPE, v[n]).store(to[n], DTYPE);
 }
-template <u32 N> DEV void write_vectors(const Tensor& t, u32 dtype, char* const (&to)[N], u32 count, const f32 (&v)[N][VECTOR]) {
+template <u32 N>
+DEV void write_vectors(const Tensor& t, u32 dtype, char* const (&to)[N], u32 count, const f32 (&v)[N][VECTOR]) {
     const u32 type = anew(dtype);
     if (type == DTYPE_F32) write_vectors_as<DTYPE_F32>(t, to, count, v);
     else if (type == DTYPE_BF16) write_vectors_as<DTYPE_BF16>(t, to, count, v);

@@ -3,6 +3,7 @@
 // probabilities of the block before meet its values.
 #pragma once
 #ifdef HOPPER
+#include "attention_few.cuh"
 #include "hopper/flash_tiles.cuh"
 #include "hopper/multiply.cuh"
 
