@@ -21,8 +21,8 @@ PATH_GENERIC, PATH_GEMM, PATH_STREAM, PATH_CONV, PATH_FLASH = range(5)
 TENSOR_MAP_BYTES = 128
 MAX_SPLITS, MAX_FINISHERS = 8, 4
 A_ACROSS, B_ACROSS, HALF_FLOATS, BATCHED, B_CONSTANT, BIAS_EARLY = (1 << i for i in range(6))
-OUT_MAPPED, OUT_WHOLE, A_WHOLE, B_WHOLE, A_SHARED, B_SHARED = (1 << i for i in range(6, 12))
-FLOATS, EXACT, BY_PIECES = (1 << i for i in range(12, 15))
+OUT_IN_LINES, A_WHOLE, B_WHOLE, A_SHARED, B_SHARED = (1 << i for i in range(6, 11))
+FLOATS, EXACT, BY_PIECES = (1 << i for i in range(11, 14))
 PAIR = 2
 FLASH_WIDE, FLASH_F16 = 1, 2
 WAIT_FOR_ALL = 0xFFFFFFFF
@@ -59,8 +59,7 @@ CONSTANTS: dict[str, tuple[int, str]] = {
     "BATCHED": (BATCHED, "tensor maps have three coordinates for batches"),
     "B_CONSTANT": (B_CONSTANT, "nothing in the program writes b"),
     "BIAS_EARLY": (BIAS_EARLY, "bias: 16-bit, one row for all, pairs aligned"),
-    "OUT_MAPPED": (OUT_MAPPED, "the copy engine can store the result"),
-    "OUT_WHOLE": (OUT_WHOLE, "the result's dims are constants, so that its map ends where it does"),
+    "OUT_IN_LINES": (OUT_IN_LINES, "the epilogue is one of those of kernel/hopper/lines.cuh"),
     "A_WHOLE": (A_WHOLE, "one box brings all of a's part of a stage: 64 of its inner dim are a dim of the map"),
     "B_WHOLE": (B_WHOLE, "the same of b"),
     "A_SHARED": (A_SHARED, "the blocks of a pair have tiles side by side, and share a"),
@@ -142,7 +141,7 @@ PRODUCT_SCHEDULE = Struct(
     (
         ("a_map", "<u4", 1, "u32", "index of the tensor map"),
         ("b_map", "<u4", 1, "u32", ""),
-        ("out_map", "<u4", 1, "u32", ""),
+        ("pitch", "<u4", 1, "u32", "bytes between rows of the result, within a batch, where it is stored in lines"),
         ("flags", "<u4", 1, "u32", "A_ACROSS and so on"),
         (
             "tile_rows",
@@ -157,7 +156,7 @@ PRODUCT_SCHEDULE = Struct(
         ("splits", "<u4", 1, "u32", "parts of the depth, of different blocks"),
         ("band", "<u4", 1, "u32", "rows of tiles that are done together"),
         ("axes", "<u4", 1, "u32", "4 bits each: first axes of the three groups of batches, and of the rows"),
-        ("held", "<u4", 1, "u32", "a bit for each operand (a, b, out) and group: it has no such axis"),
+        ("held", "<u4", 1, "u32", "a bit for each operand (a, b) and group: it has no such axis"),
         ("scratch", "<u4", 1, "u32", "granules for a tile's sums where the portable epilogue finishes it, else 0"),
         ("sums", "<u4", 1, "u32", "where partial sums are in the workspace, in 1024 bytes"),
         ("flags_at", "<u4", 1, "u32", "where the splits' flags are, in 1024 bytes"),

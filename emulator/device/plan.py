@@ -37,7 +37,7 @@ from dla.isa.errors import InputError
 from dla.isa.program import Instruction, Program
 from dla.isa.reach import Range, Reach
 from dla.isa.scalar_attributes import ScalarValue
-from dla.isa.table import Exec, Row
+from dla.isa.table import Exec, Role, Row
 
 _FOR_WORKERS = {row.opcode for row in worker_rows()}
 TILE_ELEMENTS = 2048
@@ -80,7 +80,7 @@ def build(program: Program, bases: Mapping[Segment, int], target: Target, choice
     """
     tables = _Tables()
     reach = Reach(program)
-    context = Context(target, bases, reach, choices)
+    context = Context(target, bases, reach, choices, _written(program, reach))
     before = conflicts(program)
     waits, wait_lists = _waits(program, before)
     slots = [_operand_slots(i, tables) if i.row.operands else () for i in program.instructions]
@@ -97,6 +97,16 @@ def build(program: Program, bases: Mapping[Segment, int], target: Target, choice
         images, places, tuple(context.maps), context.workspace_bytes, tuple(tables.probes), headers, schedules,
         operands, tuple(slots), waits, wait_lists,
     )  # fmt: skip
+
+
+def _written(program: Program, reach: Reach) -> dict[Segment, list[Range]]:
+    """The bytes of state that instructions may write, by segment: the rest is as constant as inputs are."""
+    found: dict[Segment, list[Range]] = {Segment.STATE: []}
+    for instruction in program.instructions:
+        for spec, descriptor in zip(instruction.row.operands, instruction.operands, strict=True):
+            if spec.role is Role.OUT and descriptor is not None and descriptor.segment is Segment.STATE:
+                found[Segment.STATE].append(reach.of(descriptor))
+    return found
 
 
 # ---- images ----

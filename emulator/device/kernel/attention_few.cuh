@@ -103,11 +103,6 @@ struct FewQueriesRow {
         : head(FewQueries::quotient(row, queries, few.per_query)), query(row - head * queries) {}
 };
 
-// A call: few instructions have it.
-DEV_CALL void store_lse(const Tensor& lse, i64 at, f32 top, f32 total) {
-    store_f32(lse, at, total == 0.0f ? -infinity() : logf(total) + top);
-}
-
 // Partial results, each of `rows` lines: COLUMNS sums before their denominator, relative to the row's maximum; behind them
 // that maximum, and the denominator.
 template <u32 COLUMNS> struct FewResults {
@@ -248,7 +243,7 @@ template <u32 COLUMNS> struct FewResults {
             store_lse(lse, tile.base(lse, head) + row.query * lse.strides[2], quad.top, quad.total);
         }
         if (column >= tile.columns) return;
-        const f32 inverse = quad.total == 0.0f ? 0.0f : 1.0f / quad.total;
+        const f32 inverse = quad.total == 0.0f ? 0.0f : fast_reciprocal(quad.total);
         const float4 v = make_float4(quad.sums.x * inverse, quad.sums.y * inverse, quad.sums.z * inverse, quad.sums.w * inverse);
         store_four(out, tile.base(out, head) + row.query * out.strides[2] + static_cast<i64>(tile.column + column) * out.strides[3], v,
                    min(4u, tile.columns - column));

@@ -22,7 +22,7 @@ struct AttentionShape {
         keys = v.dims[2];
         depth = q.dims[3];
         columns = v.dims[3];
-        scale = args.scale() != 0.0f ? args.scale() : 1.0f / sqrtf(depth == 0 ? 1.0f : static_cast<f32>(depth));
+        scale = args.scale() != 0.0f ? args.scale() : rsqrtf(depth == 0 ? 1.0f : static_cast<f32>(depth));
         softcap = args.softcap();
         position = args.has_position() ? args.work.scalars[args.position()] : static_cast<i64>(keys) - queries;
         window = args.window();
@@ -104,4 +104,9 @@ DEV f32 exp_below(f32 score, f32 top) { return exp2f((score - (top == -infinity(
 DEV float4 quotient(float4 v, f32 total) {
     if (total == 0.0f) return make_float4(0.0f, 0.0f, 0.0f, 0.0f);
     return make_float4(v.x / total, v.y / total, v.z / total, v.w / total);
+}
+
+// A call: few instructions have it.
+DEV_CALL void store_lse(const Tensor& lse, i64 at, f32 top, f32 total) {
+    store_f32(lse, at, total == 0.0f ? -infinity() : logf(total) + top);
 }

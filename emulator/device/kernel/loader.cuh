@@ -75,10 +75,17 @@ struct Loader : LoaderState {
                 if (!going_on) break;
                 ahead(address(stage), full(stage));
             }
+            u32 claimed = place.sequence - again.sequence;
+            count -= claimed;
+            stage = again.next(granules);
+            u32 to = address(stage);
+            u64* at = full(stage);  // known before the wait: the first copy starts right after it
             wait_ready();
-            for (; again.sequence != place.sequence; --count) {
+            for (; claimed != 0; --claimed) {
+                behind(to, at);
                 stage = again.next(granules);
-                behind(address(stage), full(stage));
+                to = address(stage);
+                at = full(stage);
             }
         }
         return going_on && fill(count, granules, bytes, [&](u32 to, u64* full) {
@@ -111,7 +118,7 @@ struct Loader : LoaderState {
     // Waits until everything that the present work depends on is done; copies started afterwards see it.
     DEV void wait_ready() {
         wait_phase(&shared_state().ready[taken % WORKS], taken / WORKS % 2);
-        fence_proxy();
+        fence_proxy_global();
     }
 
     // Lets stages of the `wanted` kind be claimed; false if the run is over. For shared ones, waits for the pair's other
@@ -171,7 +178,7 @@ struct Loader : LoaderState {
         const u32 barrier = oldest % RING_BARRIERS, way = shared_state().stage_way[barrier];
         if (!wait(empty(oldest), oldest / RING_BARRIERS % 2)) return false;
         // Workers read and wrote scratch memory themselves; copies are another proxy.
-        if (scratch >> barrier & 1) fence_proxy();
+        if (scratch >> barrier & 1) fence_proxy_shared();
         scratch &= ~(1u << barrier);
         room += way;
         oldest += 1;

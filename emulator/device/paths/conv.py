@@ -140,7 +140,7 @@ def _assemble(
         w_map, _ = gemm.operand_map(w.dtype, context.address(w), dims[1], _steps(w)[2], boxes[1])
     else:
         x_map, w_map = _window_map(context, x, shape, tile.rows), _kernel_map(context, w, shape, tile.columns)
-    out_map = _out_map(context, out, shape) if _is_stored_by_map(fast, out) else None
+    in_lines = fast and not exact and _is_dense(out) and epilogue.is_in_lines(instruction)
     flags = {
         layout.A_WHOLE: whole,
         layout.B_WHOLE: whole,
@@ -150,12 +150,12 @@ def _assemble(
         layout.BY_PIECES: exact and fast,
         layout.B_CONSTANT: context.is_constant(w),
         layout.BIAS_EARLY: fast and not exact and epilogue.bias_is_early(instruction),
-        layout.OUT_WHOLE: not out.is_dynamic,
     }
     stages = math.ceil(shape.stages / slices)
-    parts = gemm.Parts(decision, choice.tiles(*product), stages, fast, slices)
+    pitch = _pixel_step(out) if in_lines else None
+    parts = gemm.Parts(decision, choice.tiles(*product), stages, fast, slices, pitch=pitch)
     path = PATH_GEMM if plain else PATH_CONV
-    return gemm.product_schedule(context, path, parts, (x_map, w_map, out_map), flags)
+    return gemm.product_schedule(context, path, parts, (x_map, w_map), flags)
 
 
 def _is_dense(d: Descriptor) -> bool:
@@ -169,19 +169,10 @@ def _is_dense(d: Descriptor) -> bool:
     return True
 
 
-def _is_stored_by_map(fast: bool, out: Descriptor) -> bool:
-    return fast and out.dtype.itemsize == 2 and _has_pixels(out) and _is_dense(out)
-
-
 def _pixel_step(d: Descriptor) -> int:
     """Bytes between the pixels of a view that has them at one distance."""
     pixels = [*zip(d.strides[:-1], d.bounds[:-1], strict=True)]
     return next((stride * d.dtype.itemsize for stride, dim in reversed(pixels) if dim != 1), ALIGNMENT)
-
-
-def _out_map(context: Context, out: Descriptor, shape: Geometry) -> TensorMap:
-    """Boxes of 64 channels of 8 positions."""
-    return TensorMap(out.dtype, context.address(out), (out.bounds[-1], shape.rows), (_pixel_step(out),), (64, 8))
 
 
 def _kernel_map(context: Context, w: Descriptor, shape: Geometry, columns: int) -> TensorMap:

@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from dla.isa.descriptor import Descriptor
+from dla.isa.descriptor import Descriptor, Dynamic
 from dla.isa.program import Instruction
 
 FAST_ACTIVATIONS = ("identity", "relu", "gelu", "gelu_tanh", "silu", "sigmoid", "tanh")
 """Those that kernel/hopper/finish.cuh has."""
+CHUNK = 8
+"""Elements of 16 bits that one lane stores at a time: 16 bytes."""
 
 
 @dataclass(frozen=True)
@@ -47,6 +49,25 @@ def is_fast(instruction: Instruction) -> bool:
     return not extras or (dims[-1] % 2 == 0 and all(_has_pairs(operand) for operand in extras))
 
 
+def is_in_lines(instruction: Instruction) -> bool:
+    """Whether results that registers finish can be stored in whole lines, as kernel/hopper/finish_lines.cuh does it.
+
+    Of 16-bit floats, in chunks of 16 bytes; a bias is early, and a residual lies as the result does.
+    """
+    out, residual = instruction.operand("out"), instruction.operand("residual")
+    steps: tuple[str, ...] = instruction.attributes.get("steps", ())
+    assert out is not None
+    if out.dtype.itemsize != 2 or isinstance(out.dims[-1], Dynamic) or out.dims[-1] % CHUNK or not _has_chunks(out):
+        return False
+    if "c" in _present(instruction) or not set(steps) <= {"bias", "act", "residual"}:
+        return False
+    if "bias" in steps and not (
+        steps[0] == "bias" and instruction.attributes.get("alpha", 1.0) == 1.0 and bias_is_early(instruction)
+    ):
+        return False
+    return residual is None or _lies_as(residual, out)
+
+
 def bias_is_early(instruction: Instruction) -> bool:
     """Whether all rows have one bias, of 16-bit floats, which can be fetched before the products."""
     out, bias = instruction.operand("out"), instruction.operand("bias")
@@ -55,9 +76,32 @@ def bias_is_early(instruction: Instruction) -> bool:
     return not any(broadcast(bias, out.bounds).strides[:-1])
 
 
+def _has_chunks(d: Descriptor) -> bool:
+    """Whether rows of 16-bit elements are made of whole, aligned chunks of 16 bytes, at distances of 32 bits."""
+    starts = (*(2 * step for step in d.strides[:-1]), d.offset, d.offset_scale)
+    return (
+        d.strides[-1] == 1
+        and all(start % (2 * CHUNK) == 0 for start in starts)
+        and all(0 <= 2 * step < 2**32 for step in d.strides[:-1])
+    )
+
+
+def _lies_as(operand: Descriptor, out: Descriptor) -> bool:
+    """Whether each element of `operand` is as far from its first as that of `out` is from its first."""
+    strides = broadcast(operand, out.bounds).strides
+    alike = all(dim == 1 or a == b for dim, a, b in zip(out.bounds, strides, out.strides, strict=True))
+    return operand.dtype is out.dtype and alike and _has_chunks(operand)
+
+
+def _present(instruction: Instruction) -> dict[str, Descriptor]:
+    """The operands that the instruction has, by name."""
+    pairs = zip(instruction.row.operands, instruction.operands, strict=True)
+    return {spec.name: descriptor for spec, descriptor in pairs if descriptor is not None}
+
+
 def _extras(instruction: Instruction, dims: Sequence[int]) -> Iterator[Operand]:
-    for spec, descriptor in zip(instruction.row.operands, instruction.operands, strict=True):
-        if descriptor is not None and spec.name in ("c", "bias", "residual", "gate"):
+    for name, descriptor in _present(instruction).items():
+        if name in ("c", "bias", "residual", "gate"):
             yield broadcast(descriptor, dims)
 
 

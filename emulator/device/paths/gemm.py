@@ -38,22 +38,23 @@ class Parts:
     slices: int = 1  # of a stage
     axes: int = 0  # as PRODUCT_SCHEDULE says; here every axis but the last counts rows
     held: int = 0
+    pitch: int | None = None  # bytes between rows of a result that is stored in lines
 
 
 def product_schedule(
-    context: Context, path: int, parts: Parts, maps: tuple[AnyMap, AnyMap, TensorMap | None], flags: Mapping[int, bool]
+    context: Context, path: int, parts: Parts, maps: tuple[AnyMap, AnyMap], flags: Mapping[int, bool]
 ) -> Schedule:
-    """The schedule of a product on `path` with the maps of a, b and, where results are stored through one, out."""
+    """The schedule of a product on `path` with the maps of a and b."""
     choice = parts.decision.choice
     tile, splits = choice.tile, choice.splits
-    a_map, b_map, out_map = maps
+    a_map, b_map = maps
     sums = flags_at = 0
     if splits > 1:
         sums = context.workspace(parts.tiles * splits * tile.sums_bytes)
         flags_at = context.workspace(parts.tiles * WORKER_WARPS * layout.MAX_FINISHERS * layout.MAX_SPLITS * 4)
     flags = {
         **flags,
-        layout.OUT_MAPPED: out_map is not None,
+        layout.OUT_IN_LINES: parts.pitch is not None,
         layout.A_SHARED: choice.shared == "a",
         layout.B_SHARED: choice.shared == "b",
     }
@@ -61,7 +62,7 @@ def product_schedule(
     values = {
         "a_map": context.map_index(a_map),
         "b_map": context.map_index(b_map),
-        "out_map": 0 if out_map is None else context.map_index(out_map),
+        "pitch": parts.pitch or 0,
         "flags": sum(bit for bit, on in flags.items() if on),
         "tile_rows": tile.rows,
         "tile_columns": tile.columns,
@@ -225,7 +226,6 @@ class _Scheduler:
         slices = 1 if turned else tilings.slices_of(choice, self.slices, b_across=b_across)
         a_map, a_whole = self._map(self.a, rows, (choice.brought("a"), slices), across=a_across)
         b_map, b_whole = self._map(self.b, self.columns, (choice.brought("b"), slices), across=b_across, of_b=True)
-        out_map = self._out_map(rows) if fast else None
         flags = {
             layout.A_ACROSS: a_across,
             layout.B_ACROSS: b_across,
@@ -238,12 +238,13 @@ class _Scheduler:
             layout.BATCHED: bool(self.grouping.groups),
             layout.B_CONSTANT: context.is_constant(self.b.descriptor),
             layout.BIAS_EARLY: fast and not exact and epilogue.bias_is_early(self.instruction),
-            layout.OUT_WHOLE: not self.out.descriptor.is_dynamic,
         }
         tiles = choice.tiles(rows, self.columns, batches)
         stages = math.ceil(self.slices / slices)
-        parts = Parts(decision, tiles, stages, fast, slices, self._axes(), self._held())
-        return product_schedule(context, PATH_GEMM, parts, (a_map, b_map, out_map), flags)
+        in_lines = fast and not exact and epilogue.is_in_lines(self.instruction)
+        pitch = self._row_step(self.out) * self.out.item if in_lines else None
+        parts = Parts(decision, tiles, stages, fast, slices, self._axes(), self._held(), pitch)
+        return product_schedule(context, PATH_GEMM, parts, (a_map, b_map), flags)
 
     def _slots(self) -> list[range | None]:
         """The three groups, outermost first; None for those that are not needed."""
@@ -257,7 +258,7 @@ class _Scheduler:
 
     def _held(self) -> int:
         bits = 0
-        for index, operand in enumerate((self.a, self.b, self.out)):
+        for index, operand in enumerate((self.a, self.b)):
             for k, g in enumerate(self._slots()):
                 if g is None or all(operand.strides[axis] == 0 for axis in g):
                     bits |= 1 << (index * GROUPS + k)
@@ -273,8 +274,8 @@ class _Scheduler:
         row_stride, depth_stride = operand.strides[-2], operand.strides[-1]
         if of_b:
             row_stride, depth_stride = depth_stride, row_stride
-        elif self.dims[-2] == 1:
-            row_stride = self._row_stride(operand)
+        else:
+            row_stride = self._row_step(operand)
         dims, stride, box, swizzle = (self.depth, rows), row_stride, stage, LINE_BYTES
         descriptor, item = operand.descriptor, operand.item
         if across:
@@ -283,26 +284,14 @@ class _Scheduler:
         address, batches = self.context.address(descriptor), self._batches(operand)
         return operand_map(descriptor.dtype, address, dims, stride * item, box, batches, swizzle)
 
-    def _row_stride(self, operand: Operand) -> int:
-        """Distance of rows where the last axis of rows has one element only."""
+    def _row_step(self, operand: Operand) -> int:
+        """Distance of rows, in elements."""
         assert self.grouping is not None
         return next(operand.strides[k] for k in reversed(self.grouping.rows) if self.dims[k] != 1)
 
     def _rows_are_aligned(self) -> bool:
-        stride = self._row_stride(self.a)
+        stride = self._row_step(self.a)
         return stride != 0 and stride * self.a.item % ALIGNMENT == 0
-
-    def _out_map(self, rows: int) -> TensorMap | None:
-        """The map that results are stored through; None where the copy engine cannot."""
-        descriptor, item = self.out.descriptor, self.out.item
-        stride = self.out.strides[-2] if self.dims[-2] != 1 else self._row_stride(self.out)
-        aligned = all(s * item % ALIGNMENT == 0 for s in (*self.out.strides[:-2], stride))
-        if item != 2 or self.out.strides[-1] != 1 or descriptor.offset % ALIGNMENT or not aligned or stride == 0:
-            return None
-        width = 32 if self.glu else 64
-        batches, address = self._batches(self.out), self.context.address(descriptor)
-        dims, box = (self.dims[-1], rows, *batches.sizes), (width, 8, *(1 for _ in batches.sizes))
-        return TensorMap(descriptor.dtype, address, dims, (stride * item, *batches.steps), box, width * 2)
 
     def _batches(self, operand: Operand) -> Batches:
         """Of a map of `operand`."""

@@ -91,13 +91,13 @@ class Costs:
     """Clocks of one multiprocessor, fitted to an H200."""
 
     multiplies: int = 2048  # multiply-adds per clock
-    shared_bytes: int = 128  # of shared memory, per clock: copies write a stage, the warpgroups read it
-    block_bytes: float = 64.0  # from the L2 cache, per clock and block
-    all_bytes: float = 6100.0  # the same, of all blocks together
-    start: int = 1500  # until the first stage is there
-    piece: int = 350  # to finish 16 rows of 64 columns, per warp
-    meet: int = 2500  # until the partial sums of other blocks can be read
-    open: int = 1500  # until a pair of blocks has agreed to share: weights come so much later
+    shared_bytes: int = 96  # of shared memory, per clock: copies write a stage, the warpgroups read it
+    block_bytes: float = 128.0  # from the L2 cache, per clock and block
+    all_bytes: float = 4670.0  # the same, of all blocks together
+    start: int = 3900  # until the first stage is there
+    piece: int = 1300  # to finish 16 rows of 64 columns, per warp
+    meet: int = 12000  # until the partial sums of other blocks can be read
+    open: int = 3000  # until a pair of blocks has agreed to share: weights come so much later
 
 
 COSTS = Costs()
@@ -216,11 +216,13 @@ def _wide_first(offered: tuple[Offer[Choice], ...]) -> tuple[Offer[Choice], ...]
 
 
 def slices_of(choice: Choice, total: int, *, b_across: bool) -> int:
-    """Slices in a stage where the whole depth has `total`: as many as leave each part of the depth a few stages.
+    """Slices in a stage where the whole depth has `total`: as many as leave each part of the depth two stages.
+
+    The loader takes some 500 clocks for a stage, whatever is in it.
 
     One only where the halves of a shared b, which lies along the depth, have to be neighbours in each slice.
     """
     if choice.shared == "b" and not b_across:
         return 1
     share = total // choice.splits
-    return min(choice.tile.most_slices, 1 << max(0, (share // 4).bit_length() - 1))
+    return min(choice.tile.most_slices, 1 << max(0, (share // 2).bit_length() - 1))

@@ -49,6 +49,7 @@ class Context:
     bases: Mapping[Segment, int]
     reach: Reach
     choices: Choices | None = None
+    written: Mapping[Segment, Sequence[Range]] = field(default_factory=dict)  # bytes that instructions may write
     maps: dict[AnyMap, int] = field(default_factory=dict)
     workspace_bytes: int = 0
 
@@ -64,7 +65,10 @@ class Context:
 
     def is_constant(self, descriptor: Descriptor) -> bool:
         """Whether no instruction writes there, so that it may be read ahead of everything."""
-        return descriptor.segment in (Segment.CONST, Segment.INPUT)
+        if descriptor.segment not in (Segment.CONST, Segment.INPUT, Segment.STATE):
+            return False
+        low, high = self.reach.of(descriptor)
+        return not any(begin < high and low < end for begin, end in self.written.get(descriptor.segment, ()))
 
     def decide(self, instruction: Instruction, offers: Sequence[Offer[C]]) -> Decision[C]:
         """Which of `offers`, the cheapest first, is taken for `instruction`: the quickest, if it has been measured."""

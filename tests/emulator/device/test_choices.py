@@ -86,7 +86,7 @@ def test_a_key_tells_apart_what_differs_in_speed_and_nothing_else():
     texts = [
         product(), product(out="f32[128, 4096]"), product("bf16[127, 4096]", "bf16[127, 4096]"), product(b="b.T"),
         product(more="bias=bias"), product(more="act=gelu"), product(more="alpha=2.0"), product(more="act=mish"),
-        product("bf16[n <= 128, 4096]", "bf16[n, 4096]"), product().replace(".input b", ".state b"), CONVOLUTION,
+        product("bf16[n <= 128, 4096]", "bf16[n, 4096]"), product().replace(".input b", ".scratch b"), CONVOLUTION,
         CONVOLUTION.replace("CONV y, x, w", "CONV y, x, w pads=[1, 1, 0, 0]").replace("[1, 12, 12", "[1, 13, 13"),
     ]  # fmt: skip
     assert len({key(text) for text in texts}) == len(texts)

@@ -75,18 +75,17 @@ def test_transposed_views_lie_across():
 
 
 def test_the_maps_of_a_plain_product():
-    """Dims innermost first, strides in bytes, boxes of 64 elements of depth; the result goes in 8 rows of 64."""
-    a, b, out = planned(product("f16[100, 72]", "f16[72, 80]", "f16[100, 80]")).maps
+    """Dims innermost first, strides in bytes, boxes of 64 elements of depth."""
+    a, b = planned(product("f16[100, 72]", "f16[72, 80]", "f16[100, 80]")).maps
     assert (a.dtype, a.dims, a.strides, a.box) == (DType.F16, (72, 100, 1), (144, 16), (64, 64, 1))
     assert (b.dims, b.strides, b.box) == ((80, 72, 1), (160, 16), (64, 64, 1))
-    assert (out.dims, out.strides, out.box, out.swizzle) == ((80, 100), (160,), (64, 8), 128)
     assert a.address == BASES[Segment.INPUT]
 
 
 def test_one_copy_brings_all_of_a_stage():
     """Where lines of 64 elements can be counted by a dim of the map; a stage of a small tile has several slices."""
     found = planned(product("f16[512, 1024]", "f16[1024, 1024]", "f16[512, 1024]"))
-    a, b, _ = found.maps
+    a, b = found.maps
     made = fields(found.schedules[0])
     slices, rows, columns = (made[name] for name in ("slices", "tile_rows", "tile_columns"))
     assert slices > 1
@@ -118,7 +117,7 @@ def test_batches_that_share_b_are_rows():
 def test_batches_have_coordinates_and_broadcast_ones_are_held():
     """Two batch axes at one distance are one coordinate; b, which has the outer one only once, keeps two."""
     found = planned(product("bf16[2, 3, 64, 72]", "bf16[1, 3, 72, 64]", "bf16[2, 3, 64, 64]"))
-    a, b, _ = found.maps
+    a, b = found.maps
     assert a.dims == (72, 64, 3, 2, 1)
     assert b.dims == (64, 72, 3, 1, 1)
     assert fields(found.schedules[0])["flags"] & layout.BATCHED
@@ -129,6 +128,30 @@ def test_rare_epilogues_go_through_scratch_memory():
     head = product("bf16[64, 64]", "bf16[64, 64]", "bf16[64, 64]", "y, a, b act={}")
     assert fields(first_schedule(head.format("mish")))["scratch"] > 0
     assert fields(first_schedule(head.format("gelu")))["scratch"] == 0
+
+
+@pytest.mark.parametrize(
+    ("out", "arguments", "pitch"),
+    [
+        ("bf16[100, 80]", "y, a, b", 160),
+        ("bf16[100, 80]", "y, a, b bias=p act=gelu", 160),
+        ("bf16[100, 80]", "y, a, b bias=p residual=r act=relu", 160),
+        ("bf16[100, 80]", "y, a, b bias=p act=relu residual=r", 160),
+        ("bf16[100, 160]", "y[:, 80:160], a, b", 320),  # a part of each row
+        ("bf16[100, 81]", "y[:, 0:80], a, b", 0),  # rows begin at odd addresses
+        ("bf16[100, 80]", "y, a, b residual=s", 0),  # the residual is one row for all
+        ("bf16[100, 80]", "y, a, b act=relu bias=p", 0),  # bias is not the first step
+        ("bf16[100, 80]", "y, a, b alpha=0.5 bias=p", 0),
+        ("bf16[100, 80]", "y, a, b act=relu clamp=[0.0, 1.0]", 0),
+        ("f32[100, 80]", "y, a, b", 0),
+    ],
+)
+def test_results_go_in_whole_lines_where_a_little_epilogue_will_do(out, arguments, pitch):
+    """Rows at one distance, of chunks of 16 bytes; bias, activation, and a residual that lies as the result does."""
+    operands = ".input p : bf16[80]\n.input r : bf16[100, 80]\n.input s : bf16[1, 80]\n"
+    found = fields(first_schedule(operands + product("bf16[100, 72]", "bf16[72, 80]", out, arguments)))
+    assert found["pitch"] == pitch
+    assert bool(found["flags"] & layout.OUT_IN_LINES) == bool(pitch)
 
 
 def test_large_products_of_f32_as_it_is_are_done_by_multiply_add():

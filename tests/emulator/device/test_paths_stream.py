@@ -49,6 +49,25 @@ def test_constant_weights_need_not_wait():
     assert detail(made, 1)["constant"] == 0
 
 
+def test_state_that_nobody_writes_is_constant():
+    """Of one tensor of state, what the program may write, as far as that is known, is not; the rest is."""
+    text = """
+.input x : bf16[1, 64]
+.state w : bf16[2, 64, 64]
+.output y : bf16[1, 64]
+.output z : bf16[1, 64]
+main:
+    GEMM y, x, w[0].T
+    GEMM z, x, w[1].T
+    COPY w[1, 0:1], z
+    HALT
+"""
+    made = planned(text)
+    assert [detail(made, index)["constant"] for index in (0, 1)] == [1, 0]
+    moved = planned(text.replace("w[1, 0:1]", "w[s1, 0:1]").replace("main:", "main:\n    MOV s1, 1"))
+    assert [detail(moved, index)["constant"] for index in (1, 2)] == [0, 0]
+
+
 @pytest.mark.parametrize(
     "changes",
     [

@@ -28,31 +28,32 @@ struct ConvStage {
 // Starts the copies of one item, stage by stage. What is not here is read again at each use: the loader has few registers.
 struct ConvLoader {
     const HopperProducts& p;
+    const void *x_map, *w_map;
+    u32 left_bytes, line, channel_blocks, kernel_columns;
     i32 left, top;  // the window of the tile's first position
     u32 sample;
     u32 column;     // the tile's first output
     ConvStage windows, kernels;  // the next ones
 
     DEV ConvLoader(const HopperProducts& products, const ProductItem& at)
-        : p(products), column(at.column), windows(at.first_stage, channel_blocks(), kernel_columns()), kernels(windows) {
+        : p(products), x_map(p.map(p.schedule().a_map)), w_map(p.map(p.schedule().b_map)), left_bytes(p.left_bytes()), line(p.line()),
+          channel_blocks((args().w().dims[args().w().rank - 1] + line - 1) / line), kernel_columns(args().w().dims[args().w().rank - 2]),
+          column(at.column), windows(at.first_stage, channel_blocks, kernel_columns), kernels(windows) {
         const Tensor& out = args().out();
-        const u32 across = out.dims[out.rank - 2], down = out.rank == 4 ? out.dims[1] : 1, line = at.row / across;
-        sample = line / down;
-        left = static_cast<i32>(at.row - line * across) * args().strides(1) - args().pads(1);
-        top = static_cast<i32>(line - sample * down) * args().strides(0) - args().pads(0);
+        const u32 across = out.dims[out.rank - 2], down = out.rank == 4 ? out.dims[1] : 1, position = at.row / across;
+        sample = position / down;
+        left = static_cast<i32>(at.row - position * across) * args().strides(1) - args().pads(1);
+        top = static_cast<i32>(position - sample * down) * args().strides(0) - args().pads(0);
     }
     DEV const ConvArgs& args() const { return ConvArgs::of(p.work); }
-    DEV u32 kernel_columns() const { return args().w().dims[args().w().rank - 2]; }
-    DEV u32 channel_blocks() const { return (args().w().dims[args().w().rank - 1] + p.line() - 1) / p.line(); }
-
     DEV void load_windows(u32 stage, u64* full) {
         const u32 right = windows.x * args().dilations(1), below = windows.y * args().dilations(0);
-        tensor_load_im2col(stage, p.map(p.schedule().a_map), full, windows.block * p.line(), left, top, sample, right, below);
-        windows.next(channel_blocks(), kernel_columns());
+        tensor_load_im2col(stage, x_map, full, windows.block * line, left, top, sample, right, below);
+        windows.next(channel_blocks, kernel_columns);
     }
     DEV void load_kernels(u32 stage, u64* full) {
-        tensor_load_4d(stage + p.left_bytes(), p.map(p.schedule().b_map), full, kernels.block * p.line(), kernels.x, kernels.y, column);
-        kernels.next(channel_blocks(), kernel_columns());
+        tensor_load_4d(stage + left_bytes, w_map, full, kernels.block * line, kernels.x, kernels.y, column);
+        kernels.next(channel_blocks, kernel_columns);
     }
 };
 
@@ -63,12 +64,17 @@ struct HopperConv {
         const HopperProducts p(w);
         const ProductTiles tiles = p.tiles();
         const u32 granules = p.granules(), bytes = p.left_bytes() + p.right_bytes();
-        bool ready = !p.has(B_CONSTANT);
-        if (ready) loader.wait_ready();
+        bool ready = false;
+        prefetch_map(p.map(p.schedule().a_map));
+        prefetch_map(p.map(p.schedule().b_map));
 #pragma unroll 1
         for (u32 item = w.first_tile; item < w.tiles; item += gridDim.x) {
             const ProductItem at = tiles.at(item);
             ConvLoader copies(p, at);
+            if (!ready && !p.has(B_CONSTANT)) {
+                loader.wait_ready();
+                ready = true;
+            }
             const bool filled = loader.fill_ahead(
                 at.stages, granules, bytes, ready, [&](u32 stage, u64* full) { copies.load_kernels(stage, full); },
                 [&](u32 stage, u64* full) { copies.load_windows(stage, full); });

@@ -2,6 +2,7 @@
 #pragma once
 #ifdef HOPPER
 #include "epilogue.cuh"
+#include "hopper/multiply.cuh"
 
 constexpr u32 PIECE_COLUMNS = 64;  // a warp finishes 16 rows of so many columns at once
 constexpr u32 PIECE_SUMS = 32;     // of a lane: [8][row lane / 4, row lane / 4 + 8][column 2 (lane % 4), and the next]
@@ -23,35 +24,44 @@ DEV f32 fast_gelu(f32 x) {
     return fmaxf(x, 0.0f) - finite * (p * fast_exp2(-LOG2_E * z * z));
 }
 
-// Function `kind` of every element; the kinds that the host allows here (paths/gemm.py).
-DEV void fast_activate(f32 (&v)[PIECE_SUMS], u32 kind) {
+// Function `kind` of every element; the kinds that the host allows here (paths/epilogue.py).
+template <u32 N> DEV void fast_activate(f32 (&v)[N], u32 kind) {
     switch (kind) {
         case ACT_RELU:
 #pragma unroll
-            for (u32 i = 0; i < PIECE_SUMS; ++i) v[i] = activation_relu(v[i], 0.0f);
+            for (u32 i = 0; i < N; ++i) v[i] = activation_relu(v[i], 0.0f);
             break;
         case ACT_GELU:
 #pragma unroll
-            for (u32 i = 0; i < PIECE_SUMS; ++i) v[i] = fast_gelu(v[i]);
+            for (u32 i = 0; i < N; ++i) v[i] = fast_gelu(v[i]);
             break;
         case ACT_GELU_TANH:
 #pragma unroll
-            for (u32 i = 0; i < PIECE_SUMS; ++i) v[i] = fast_gelu_tanh(v[i]);
+            for (u32 i = 0; i < N; ++i) v[i] = fast_gelu_tanh(v[i]);
             break;
         case ACT_SILU:
 #pragma unroll
-            for (u32 i = 0; i < PIECE_SUMS; ++i) v[i] *= fast_sigmoid(v[i]);
+            for (u32 i = 0; i < N; ++i) v[i] *= fast_sigmoid(v[i]);
             break;
         case ACT_SIGMOID:
 #pragma unroll
-            for (u32 i = 0; i < PIECE_SUMS; ++i) v[i] = fast_sigmoid(v[i]);
+            for (u32 i = 0; i < N; ++i) v[i] = fast_sigmoid(v[i]);
             break;
         case ACT_TANH:
 #pragma unroll
-            for (u32 i = 0; i < PIECE_SUMS; ++i) v[i] = fmaf(2.0f, fast_sigmoid(2.0f * v[i]), -1.0f);
+            for (u32 i = 0; i < N; ++i) v[i] = fmaf(2.0f, fast_sigmoid(2.0f * v[i]), -1.0f);
             break;
         default: break;  // identity
     }
+}
+
+// A gated linear unit: sums stand in pairs, which one lane holds; of each pair, unit(first) * second is left.
+DEV void fast_glu(f32 (&products)[PIECE_SUMS / 2], const f32 (&v)[PIECE_SUMS], u32 unit) {
+#pragma unroll
+    for (u32 i = 0; i < PIECE_SUMS / 2; ++i) products[i] = v[2 * i];
+    fast_activate(products, unit);
+#pragma unroll
+    for (u32 i = 0; i < PIECE_SUMS / 2; ++i) products[i] *= v[2 * i + 1];
 }
 
 // What a lane holds of the result: two rows, of which the second is 8 below, and pairs of columns, 8 apart.
@@ -99,6 +109,12 @@ DEV void combine_piece(f32 (&v)[PIECE_SUMS], const Tensor& t, const Piece& at, b
     }
 }
 
+struct PieceSums {
+    f32 v[PIECE_SUMS];
+};
+// The sums of piece `i` of a warp's part of a tile.
+DEV f32 (&piece_of(f32 (&sums)[SUMS], u32 i))[PIECE_SUMS] { return *reinterpret_cast<f32(*)[PIECE_SUMS]>(&sums[i * PIECE_SUMS]); }
+
 // Two columns of bias per lane and piece of a tile, fetched before the main loop: afterwards everybody would wait for them.
 struct EarlyBias {
     u32 words[SUMS / PIECE_SUMS];
@@ -111,12 +127,11 @@ struct EarlyBias {
             words[i] = at < columns && range_in_bounds(t, p, 4) ? *reinterpret_cast<const u32*>(p) : 0;
         }
     }
-    // Adds it to the sums of `pieces` pieces.
-    DEV void add(f32 (&v)[SUMS], u32 pieces, u32 dtype, u32 lane) const {
+    // Adds it to the sums of piece `i`.
+    DEV void add(f32 (&v)[PIECE_SUMS], u32 i, u32 dtype, u32 lane) const {
 #pragma unroll
-        for (u32 j = 0; j < SUMS / 4; ++j) {
-            if (j % 8 == 0 && j / 8 == pieces) break;
-            const u32 word = __shfl_sync(0xffffffffu, words[j / 8], j % 8 * 4 + lane % 4);
+        for (u32 j = 0; j < PIECE_SUMS / 4; ++j) {
+            const u32 word = __shfl_sync(0xffffffffu, words[i], j * 4 + lane % 4);
             const f32 low = low_half(word, dtype), high = high_half(word, dtype);
             v[j * 4] += low;
             v[j * 4 + 1] += high;

@@ -3,7 +3,6 @@
 // probabilities of the block before meet its values.
 #pragma once
 #ifdef HOPPER
-#include "attention_few.cuh"
 #include "hopper/flash_tiles.cuh"
 #include "hopper/multiply.cuh"
 
@@ -61,7 +60,7 @@ template <class T> DEV_CALL void store_panel(FlashPanel r, f32 top0, f32 top1, f
         total += __shfl_xor_sync(0xffffffffu, total, 2);
         const u32 at = query + lane / 4 + 8 * half;
         if (panel == 0 && args.has_lse() && lane % 4 == 0 && at < queries) store_flash_lse(at, half == 0 ? top0 : top1, total);
-        const f32 inverse = total == 0.0f ? 0.0f : 1.0f / total;
+        const f32 inverse = total == 0.0f ? 0.0f : fast_reciprocal(total);
 #pragma unroll
         for (u32 j = 0; j < 8; ++j) {
             r.outputs[4 * j + 2 * half] *= inverse;
@@ -164,7 +163,7 @@ template <class T, u32 WIDTH> struct FlashAttention {
         pin(factor);  // no predicate keeps what is found here until the next time
         if (factor < 0.0f) {
             const AttentionShape shape{AttentionArgs::of(me.work())};
-            const f32 inner = 2.0f * LOG2_E * shape.scale / shape.softcap;
+            const f32 inner = 2.0f * LOG2_E * shape.scale * fast_reciprocal(shape.softcap);
 #pragma unroll
             for (u32 i = 0; i < SCORES; ++i) s[i] = 1.0f - 2.0f * fast_reciprocal(1.0f + fast_exp2(s[i] * inner));  // tanh
         }

@@ -114,7 +114,6 @@ struct HopperFloats {
             if (p.beside() || p.schedule().tile_columns == 128) run_tile_of<128>(p.schedule().stages, me);
             else run_tile_of<256>(p.schedule().stages, me);
         }
-        if (me.lane() == 0) bulk_wait<0>();
     }
 
   private:
@@ -135,7 +134,7 @@ struct HopperFloats {
         const u32 lane = me.lane(), from = scratch.corner + (lane / 4 * scratch.pitch + lane % 4 * 2) * 4;
 #pragma unroll 1
         for (u32 i = 0; i < scratch.part.width / PIECE_COLUMNS; ++i) {
-            HopperGemm::PieceSums sums;
+            PieceSums sums;
 #pragma unroll
             for (u32 j = 0; j < PIECE_SUMS / 2; ++j) {
                 const u32 row = j % 2 * HALF_ROWS, column = i * PIECE_COLUMNS + j / 2 * 8;

@@ -1,10 +1,10 @@
 // GEMM of 16-bit floats, and of f32 as tf32, on wgmma.
 #pragma once
 #ifdef HOPPER
+#include "hopper/finish_lines.cuh"
 #include "hopper/multiply.cuh"
 #include "hopper/product_args.cuh"
 #include "hopper/split.cuh"
-#include "hopper/store.cuh"
 #include "hopper/tiles.cuh"
 
 // A GEMM, or a CONV, as the plan scheduled it, at its present dims.
@@ -30,8 +30,8 @@ struct HopperProducts {
         const u32 last = args.out().rank - 1u;
         return ProductTiles(extent(axis(3), last), args.columns(), extent(0, axis(3)), schedule());
     }
-    // The coordinates that batch `batch` has in the map of operand 0 (a), 1 (b) or 2 (out), innermost first: 0 for a group
-    // that the operand has once.
+    // The coordinates that batch `batch` has in the map of operand 0 (a) or 1 (b), innermost first: 0 for a group that the
+    // operand has once.
     DEV void coordinates(u32 batch, u32 operand, i32 (&c)[3]) const {
 #pragma unroll
         for (i32 g = 2; g >= 0; --g) {
@@ -39,11 +39,6 @@ struct HopperProducts {
             c[2 - g] = schedule().held >> (operand * 3 + g) & 1 ? 0 : batch - rest * size;
             batch = rest;
         }
-    }
-    DEV MapPlace out_place(u32 batch, u32 row) const {
-        MapPlace to{has(OUT_MAPPED) ? map(schedule().out_map) : nullptr, has(BATCHED), has(OUT_WHOLE), row, {0, 0, 0}};
-        if (to.batched) coordinates(batch, 2, to.batch);
-        return to;
     }
     DEV const void* map(u32 index) const { return shared_state().launch->maps + static_cast<u64>(index) * TENSOR_MAP_BYTES; }
 
@@ -163,6 +158,17 @@ struct WarpPart {
     }
 };
 
+// Where the warp's part of a tile goes, and what happens to it before: all that is needed once the sums are there.
+DEV Lines lines_of(const HopperProducts& p, const ProductTiles& tiles, const ProductItem& at, const WarpPart& part) {
+    const ProductArgs args(p.work);
+    const Tensor& out = args.out();
+    const u32 halves = args.is_glu(), pitch = p.schedule().pitch;  // the result of glu has half the columns of the sums
+    char* to = p.has(BATCHED) ? element(out, row_offset(out, at.batch * tiles.rows + part.row)) : out.data + static_cast<u64>(part.row) * pitch;
+    const u32 rows = tiles.rows - min(tiles.rows, part.row), columns = (tiles.columns - min(tiles.columns, part.column)) >> halves;
+    return Lines{to + (part.column >> halves) * 2, pitch,
+                 Lines::what_of(args, rows, columns, part.width / PIECE_COLUMNS, p.schedule().splits > 1)};
+}
+
 // Where the warp's part of the tile at work lies, for HopperGemm::finish_piece.
 DEV void keep_place(const ProductTiles& tiles, const ProductItem& at, const WarpPart& part) {
     volatile auto& kept = Kept::place().product;
@@ -235,23 +241,19 @@ struct HopperGemm {
 
     static DEV void run(Workers& me) {
         me.wait_placed();
-        if (!me.wait_ready()) return;
         for (u32 item = me.work().first_tile; item < me.work().tiles; item = Kept::place().tile + gridDim.x) {
             __syncwarp();  // every lane has read which tile was the last one
             Kept::place().tile = item;
             f32 sums[SUMS];
             EarlyBias bias{};
-            multiply_item(sums, bias, me);
-            if (HopperProducts(me.work()).schedule().scratch)
+            Lines lines{};
+            if (!multiply_item(sums, bias, lines, me)) return;
+            if (lines.what == 0 && HopperProducts(me.work()).schedule().scratch)
                 finish_in_scratch(me, [&](u32 corner, u32 pitch, u32 width) { put_pairs(sums, corner, pitch, width, me.lane()); });
-            else if (!finish(sums, bias, me)) break;
+            else if (!finish(sums, bias, lines, me)) break;
         }
-        if (me.lane() == 0) bulk_wait<0>();
     }
 
-    struct PieceSums {
-        f32 v[PIECE_SUMS];
-    };
     // Takes piece `index` of the warp's part of the tile to the result. A call: it has registers of its own, and what it is given
     // stays in registers. Where it is was worked out before the main loop.
     static DEV_CALL void finish_piece(PieceSums sums, u32 index) {
@@ -263,30 +265,32 @@ struct HopperGemm {
         const volatile auto& kept = Kept::place().product;
         const u32 batch = kept.batch, row = kept.row, rows = kept.rows;
         const Piece at{batch * rows + row + lane / 4, (batch + 1) * rows, kept.column + index * PIECE_COLUMNS + 2 * (lane % 4), kept.columns};
-        const MapPlace to = p.out_place(batch, row);
         const f32 alpha = args.alpha();
         if (alpha != 1.0f) {
 #pragma unroll
             for (u32 k = 0; k < PIECE_SUMS; ++k) v[k] *= alpha;
         }
         if (args.is_glu()) {
-            store_piece_glu(v, args.unit(), args.out(), to, at, me.staging(), lane);
+            store_piece_glu(v, args.unit(), args.out(), at, me.staging(), lane);
             return;
         }
         if (args.has_c()) combine_piece(v, args.c(), at, false, args.beta());
         finish_steps(v, args, at, bias_first(p) ? 1 : 0);
         if (args.out().dtype == DTYPE_F32) store_piece_32(v, args.out(), at);
-        else store_piece_16(v, args.out(), to, at, me.staging(), lane);
+        else store_piece_16(v, args.out(), at, me.staging(), lane);
     }
+
+    // The same in whole lines, where that is all it takes.
+    static DEV_CALL void finish_in_lines(PieceSums sums, Lines lines) { finish_lines(sums.v, lines, Workers().staging(), Workers().lane()); }
+    static DEV_CALL void finish_glu_in_lines(PieceSums sums, Lines lines) { finish_lines_glu(sums.v, lines, Workers().staging(), Workers().lane()); }
 
   private:
     template <bool BATCHES> static DEV void load_items(const HopperProducts& p, Loader& loader) {
-        bool ready = !p.has(B_CONSTANT);
-        if (ready) loader.wait_ready();
+        prefetch_map(p.map(p.schedule().a_map));
+        prefetch_map(p.map(p.schedule().b_map));
 #pragma unroll 1
         for (u32 item = p.work.first_tile; item < p.work.tiles; item += gridDim.x) {
-            if (!load_item<BATCHES>(p, p.tiles().at(item), loader, ready)) return;
-            ready = true;
+            if (!load_item<BATCHES>(p, p.tiles().at(item), loader, item != p.work.first_tile)) return;
         }
         if (p.in_pairs()) loader.wait_full();
     }
@@ -295,6 +299,10 @@ struct HopperGemm {
     template <bool BATCHES> static DEV bool load_item(const HopperProducts& p, const ProductItem& item, Loader& loader, bool ready) {
         OperandLoader<BATCHES> a(p, 0, item), b(p, 1, item);
         const u32 granules = p.granules(), bytes = granules * GRANULE_BYTES;
+        if (!ready && !p.has(B_CONSTANT)) {
+            loader.wait_ready();
+            ready = true;
+        }
         const bool filled = loader.fill_ahead(
             item.stages, granules, bytes, ready, [&](u32 stage, u64* full) { b.load(p, stage, full); },
             [&](u32 stage, u64* full) { a.load(p, stage, full); });
@@ -302,15 +310,19 @@ struct HopperGemm {
         return filled && (p.schedule().scratch == 0 || loader.claim(scratch, p.schedule().scratch, 0));
     }
 
-    static DEV void multiply_item(f32 (&sums)[SUMS], EarlyBias& bias, Workers& me) {
+    // False if the run is over. What does not depend on operands is worked out before they are waited for.
+    static DEV bool multiply_item(f32 (&sums)[SUMS], EarlyBias& bias, Lines& lines, Workers& me) {
         const HopperProducts p(me.work());
         const ProductTiles tiles = p.tiles();
         const ProductItem at = tiles.at(Kept::place().tile);
         const u32 warp = me.warp(), flags = p.schedule().flags;
         const WarpPart part(p, at, warp);
         const TileLayout layout = p.layout(warp / 4);
-        keep_place(tiles, at, part);
-        if (bias_first(p)) bias.fetch(ProductArgs(p.work).bias(), part.column, tiles.columns, me.lane());
+        if (flags & OUT_IN_LINES) lines = lines_of(p, tiles, at, part);
+        else keep_place(tiles, at, part);
+        const bool biased = bias_first(p);
+        if (Kept::place().tile == p.work.first_tile && !me.wait_ready()) return false;
+        if (biased) bias.fetch(ProductArgs(p.work).bias(), part.column, tiles.columns, me.lane());
         if (flags & FLOATS) {
             const TurnedToDepth turned;
             switch (part.width) {
@@ -318,7 +330,7 @@ struct HopperGemm {
                 case 128: multiply<Tf32, 128, false, false>(sums, layout, at.stages, me, turned); break;
                 default: multiply<Tf32, 256, false, false>(sums, layout, at.stages, me, turned); break;
             }
-            return;
+            return true;
         }
         switch (part.width) {
             case 0: pass_by(sums, layout, at.stages, me); break;
@@ -326,6 +338,7 @@ struct HopperGemm {
             case 128: multiply_any<128>(sums, flags, layout, at.stages, me); break;
             default: multiply_any<256>(sums, flags, layout, at.stages, me); break;
         }
+        return true;
     }
 
     template <u32 COLUMNS> static DEV void multiply_any(f32 (&sums)[SUMS], u32 flags, const TileLayout& layout, u32 stages, Workers& me) {
@@ -342,7 +355,11 @@ struct HopperGemm {
     }
 
     // In registers, piece by piece. False after a trap.
-    static DEV bool finish(f32 (&sums)[SUMS], const EarlyBias& bias, Workers& me) {
+    static DEV bool finish(f32 (&sums)[SUMS], const EarlyBias& bias, const Lines& lines, Workers& me) {
+        if (lines.what & Lines::DIRECT) {
+            finish_direct(sums, bias, lines, me.staging(), me.lane());
+            return true;
+        }
         const HopperProducts p(me.work());
         const u32 warp = me.warp(), pieces = WarpPart::width_of(p, warp) / PIECE_COLUMNS;
         u32 mine = (1u << pieces) - 1;  // a bit for each piece that this block finishes
@@ -354,15 +371,18 @@ struct HopperGemm {
             if (!split.wait(*shared_state().launch, p.work.instruction, lane)) return false;
             mine = split.mine();
         }
-        if (bias_first(p)) bias.add(sums, pieces, ProductArgs(p.work).bias().dtype, me.lane());
+        const bool biased = bias_first(p);
 #pragma unroll
         for (u32 i = 0; i < SUMS / PIECE_SUMS; ++i) {
             if (!(mine >> i & 1)) continue;
             PieceSums piece;
 #pragma unroll
             for (u32 k = 0; k < PIECE_SUMS; ++k) piece.v[k] = sums[i * PIECE_SUMS + k];
+            if (biased) bias.add(piece.v, i, ProductArgs(p.work).bias().dtype, me.lane());
             if (p.schedule().splits > 1) piece = gather_piece(piece, i);
-            finish_piece(piece, i);
+            if (lines.what == 0) finish_piece(piece, i);
+            else if (lines.what & Lines::GLU) finish_glu_in_lines(piece, lines.across(i));
+            else finish_in_lines(piece, lines.across(i));
         }
         return true;
     }

@@ -56,25 +56,39 @@ struct SplitTile {
         if (!ok) stop(shared_state());
         return __all_sync(0xffffffffu, ok);
     }
-    // Turns this block's sums of piece `index` into whole ones: added up in the order of the splits.
+    // Turns this block's sums of piece `index` into whole ones: added up in the order of the splits, of which four are read
+    // at a time.
     DEV void gather(f32 (&v)[PIECE_SUMS], u32 index, u32 lane) const {
+        constexpr u32 AT_ONCE = 4, GROUPS = 2;  // registers are dear
 #pragma unroll
-        for (u32 first = 0; first < 8; first += 4) {  // by halves: registers are dear
-            float4 total[4];
+        for (u32 first = 0; first < PIECE_SUMS / 4; first += GROUPS) {
+            float4 total[GROUPS];
 #pragma unroll
-            for (u32 j = 0; j < 4; ++j) total[j] = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
+            for (u32 j = 0; j < GROUPS; ++j) total[j] = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
 #pragma unroll 1
-            for (u32 of = 0; of < splits; ++of) {
-                const float4* from = reinterpret_cast<const float4*>(piece(of, index)) + lane + first * WARP;
+            for (u32 next = 0; next < splits; next += AT_ONCE) {
+                float4 x[AT_ONCE][GROUPS];
 #pragma unroll
-                for (u32 j = 0; j < 4; ++j) {
-                    const u32 k = (first + j) * 4;
-                    const float4 x = of == split ? make_float4(v[k], v[k + 1], v[k + 2], v[k + 3]) : __ldcg(from + j * WARP);
-                    total[j] = make_float4(total[j].x + x.x, total[j].y + x.y, total[j].z + x.z, total[j].w + x.w);
+                for (u32 i = 0; i < AT_ONCE; ++i) {
+                    const float4* from = reinterpret_cast<const float4*>(piece(next + i, index)) + lane + first * WARP;
+#pragma unroll
+                    for (u32 j = 0; j < GROUPS; ++j) {
+                        const u32 k = (first + j) * 4;
+                        x[i][j] = make_float4(v[k], v[k + 1], v[k + 2], v[k + 3]);
+                        if (next + i < splits && next + i != split) x[i][j] = __ldcg(from + j * WARP);
+                    }
+                }
+#pragma unroll
+                for (u32 i = 0; i < AT_ONCE; ++i) {
+#pragma unroll
+                    for (u32 j = 0; j < GROUPS; ++j) {
+                        if (next + i >= splits) continue;
+                        total[j] = make_float4(total[j].x + x[i][j].x, total[j].y + x[i][j].y, total[j].z + x[i][j].z, total[j].w + x[i][j].w);
+                    }
                 }
             }
 #pragma unroll
-            for (u32 j = 0; j < 4; ++j) {
+            for (u32 j = 0; j < GROUPS; ++j) {
                 const u32 k = (first + j) * 4;
                 v[k] = total[j].x;
                 v[k + 1] = total[j].y;

@@ -1,23 +1,9 @@
-// From registers to the result: through a warp's store staging by the copy engine where that can be, else by its lanes.
+// From registers to the result, through a warp's store staging.
 #pragma once
 #ifdef HOPPER
 #include "hopper/finish.cuh"
 
 constexpr u32 HALF_BYTES = HALF_ROWS * LINE_BYTES;  // of staging: 8 rows of 64 columns of 16 bits, one swizzled tile
-
-// Where a piece goes in the tensor map of the result: see ProductMaps.
-struct MapPlace {
-    const void* map;
-    bool batched;  // five coordinates, else two
-    bool whole;    // stores that begin inside of the present dims stay there, or the map cuts off what does not
-    u32 row;       // of the piece's first row, within the batch
-    i32 batch[3];  // innermost first
-};
-
-DEV void store_box(const MapPlace& to, u32 shared, u32 column, u32 row) {
-    if (to.batched) tensor_store_5d(to.map, shared, column, row, to.batch[0], to.batch[1], to.batch[2]);
-    else tensor_store_2d(to.map, shared, column, row);
-}
 
 // Stores one row of staging, `columns` of 16 bits that begin at `shared`, chunk by chunk; this lane does chunks lane, lane + 4, ...
 // `swizzle` is what a chunk's place is XORed with.
@@ -42,18 +28,7 @@ DEV void store_row(const Tensor& out, i64 offset, u32 shared, u32 columns, u32 c
 }
 
 // Stores what a warp has put into one half of its staging: 8 rows from `row` on (of all batches), WIDTH columns from `column` on.
-template <u32 WIDTH> DEV void store_half(const Tensor& out, const MapPlace& to, u32 half, u32 shared, u32 row, u32 rows, u32 column,
-                                         u32 columns, u32 lane) {
-    const bool inside = row + HALF_ROWS <= rows && column + WIDTH <= columns;
-    if (to.map && (to.whole || inside)) {
-        fence_proxy_shared();
-        __syncwarp();
-        if (anew(lane) == 0) {
-            if (row < rows && column < columns) store_box(to, shared, column, to.row + half * HALF_ROWS);
-            bulk_commit();  // also of nothing: wait_half counts
-        }
-        return;
-    }
+template <u32 WIDTH> DEV void store_half(const Tensor& out, u32 shared, u32 row, u32 rows, u32 column, u32 columns, u32 lane) {
     __syncwarp();
     const u32 mine = lane / 4;
     if (row + mine < rows && column < columns) {
@@ -61,32 +36,30 @@ template <u32 WIDTH> DEV void store_half(const Tensor& out, const MapPlace& to, 
         store_row(out, offset, shared + mine * WIDTH * 2, min(WIDTH, columns - column), lane % 4, WIDTH == 64 ? mine : mine / 2);
     }
     __syncwarp();
-    if (anew(lane) == 0) bulk_commit();
-}
-
-// Waits until this half of the staging, stored from two halves ago, may be written again.
-DEV void wait_half(u32 lane) {
-    if (anew(lane) == 0) bulk_wait_read<1>();
-    __syncwarp();
 }
 
 DEV u32 pack_pair(u32 dtype, f32 low, f32 high) { return dtype == DTYPE_BF16 ? pack_bf16(low, high) : pack_f16(low, high); }
 
-// Stores a piece of 16-bit elements; `at.row` is the lane's row, and `to.row` the piece's first.
-DEV void store_piece_16(const f32 (&v)[PIECE_SUMS], const Tensor& out, const MapPlace& to, const Piece& at, u32 staging, u32 lane) {
-    const u32 row = lane % 8, first_row = at.row - lane / 4, first_column = at.column - 2 * (lane % 4);
+// Puts half of a piece into staging, as 8 lines of 64 columns of 16 bits, whose chunks are permuted by the line.
+DEV void stage_half(const f32 (&v)[PIECE_SUMS], u32 half, u32 dtype, u32 shared, u32 lane) {
+    const u32 row = lane % 8;
+#pragma unroll
+    for (u32 j = 0; j < 8; j += 4) {
+        u32 words[4];
+#pragma unroll
+        for (u32 i = 0; i < 4; ++i) words[i] = pack_pair(dtype, v[(j + i) * 4 + half * 2], v[(j + i) * 4 + half * 2 + 1]);
+        store_matrix_x4(shared + row * LINE_BYTES + (((j + lane / 8) ^ row) * CHUNK_BYTES), words[0], words[1], words[2], words[3]);
+    }
+}
+
+// Stores a piece of 16-bit elements; `at.row` is the lane's row.
+DEV void store_piece_16(const f32 (&v)[PIECE_SUMS], const Tensor& out, const Piece& at, u32 staging, u32 lane) {
+    const u32 first_row = at.row - lane / 4, first_column = at.column - 2 * (lane % 4);
 #pragma unroll
     for (u32 half = 0; half < 2; ++half) {
         const u32 shared = staging + half * HALF_BYTES;
-        wait_half(lane);
-#pragma unroll
-        for (u32 j = 0; j < 8; j += 4) {
-            u32 words[4];
-#pragma unroll
-            for (u32 i = 0; i < 4; ++i) words[i] = pack_pair(out.dtype, v[(j + i) * 4 + half * 2], v[(j + i) * 4 + half * 2 + 1]);
-            store_matrix_x4(shared + row * LINE_BYTES + (((j + lane / 8) ^ row) * CHUNK_BYTES), words[0], words[1], words[2], words[3]);
-        }
-        store_half<PIECE_COLUMNS>(out, to, half, shared, first_row + half * HALF_ROWS, at.rows, first_column, at.columns, lane);
+        stage_half(v, half, out.dtype, shared, lane);
+        store_half<PIECE_COLUMNS>(out, shared, first_row + half * HALF_ROWS, at.rows, first_column, at.columns, lane);
     }
 }
 
@@ -114,39 +87,33 @@ DEV void store_piece_32(const f32 (&v)[PIECE_SUMS], const Tensor& out, const Pie
     }
 }
 
-DEV f32 fast_unit(u32 kind, f32 x) {
-    switch (kind) {
-        case ACT_RELU: return activation_relu(x, 0.0f);
-        case ACT_GELU: return fast_gelu(x);
-        case ACT_GELU_TANH: return fast_gelu_tanh(x);
-        case ACT_SILU: return x * fast_sigmoid(x);
-        case ACT_SIGMOID: return fast_sigmoid(x);
-        default: return x;  // identity
+// Puts half of the results of fast_glu into staging: 8 lines of 32 columns of 16 bits.
+DEV void stage_half_glu(const f32 (&products)[PIECE_SUMS / 2], u32 half, u32 dtype, u32 shared, u32 lane) {
+    const u32 row = lane / 4;
+    const bool even = lane % 2 == 0;
+#pragma unroll
+    for (u32 j = 0; j < 8; j += 2) {
+        // Two groups of four columns: an even lane keeps its column of the first and gets the neighbour's, an odd one
+        // likewise for the second, so that each has two neighbouring columns.
+        const f32 first = products[j * 2 + half], second = products[j * 2 + 2 + half];
+        const f32 other = __shfl_xor_sync(0xffffffffu, even ? second : first, 1);
+        const u32 word = even ? pack_pair(dtype, first, other) : pack_pair(dtype, other, second);
+        const u32 column = (even ? j : j + 1) * 4 + (lane & 2);
+        const u32 chunk = column / 8 ^ (row / 2 & 3);
+        store_shared(shared + row * (LINE_BYTES / 2) + chunk * CHUNK_BYTES + column % 8 * 2, word);
     }
 }
 
-// Stores a piece of a gated linear unit: sums stand in pairs, which one lane holds, and the result has half the columns.
-// `at` counts columns of sums.
-DEV void store_piece_glu(const f32 (&v)[PIECE_SUMS], u32 unit, const Tensor& out, const MapPlace& to, const Piece& at, u32 staging, u32 lane) {
-    const u32 row = lane / 4, first_column = (at.column - 2 * (lane % 4)) / 2;
-    const bool even = lane % 2 == 0;
+// Stores a piece of a gated linear unit. `at` counts columns of sums.
+DEV void store_piece_glu(const f32 (&v)[PIECE_SUMS], u32 unit, const Tensor& out, const Piece& at, u32 staging, u32 lane) {
+    const u32 first_row = at.row - lane / 4, first_column = (at.column - 2 * (lane % 4)) / 2;
+    f32 products[PIECE_SUMS / 2];
+    fast_glu(products, v, unit);
 #pragma unroll
     for (u32 half = 0; half < 2; ++half) {
         const u32 shared = staging + half * HALF_BYTES;
-        wait_half(lane);
-#pragma unroll
-        for (u32 j = 0; j < 8; j += 2) {
-            // Two groups of four columns: an even lane keeps its column of the first and gets the neighbour's, an odd one
-            // likewise for the second, so that each has two neighbouring columns.
-            const f32 first = fast_unit(unit, v[j * 4 + half * 2]) * v[j * 4 + half * 2 + 1];
-            const f32 second = fast_unit(unit, v[j * 4 + 4 + half * 2]) * v[j * 4 + 4 + half * 2 + 1];
-            const f32 other = __shfl_xor_sync(0xffffffffu, even ? second : first, 1);
-            const u32 word = even ? pack_pair(out.dtype, first, other) : pack_pair(out.dtype, other, second);
-            const u32 column = (even ? j : j + 1) * 4 + (lane & 2);
-            const u32 chunk = column / 8 ^ (row / 2 & 3);
-            store_shared(shared + row * (LINE_BYTES / 2) + chunk * CHUNK_BYTES + column % 8 * 2, word);
-        }
-        store_half<PIECE_COLUMNS / 2>(out, to, half, shared, at.row - row + half * HALF_ROWS, at.rows, first_column, at.columns / 2, lane);
+        stage_half_glu(products, half, out.dtype, shared, lane);
+        store_half<PIECE_COLUMNS / 2>(out, shared, first_row + half * HALF_ROWS, at.rows, first_column, at.columns / 2, lane);
     }
 }
 #endif

@@ -31,8 +31,9 @@ inline u32 fetch_add_acq_rel(u32* p, u32 v) { const u32 o = *p; *p += v; ++progr
 inline u32 fetch_add_shared(u32* p, u32 v) { shared_address(p); const u32 o = *p; *p += v; return o; }
 inline u32 compare_and_swap(u32* p, u32 e, u32 d) { const u32 o = *p; if (o == e) *p = d; ++progress_; return o; }
 inline void fence_gpu() {}
-inline void fence_proxy() {}
+inline void fence_proxy_global() {}
 inline void fence_proxy_shared() {}
+inline void prefetch_map(const void*) {}
 inline void fence_barrier_init() {}
 template <u32 N> void give_registers() {}
 template <u32 N> void take_registers() {}
@@ -97,7 +98,7 @@ inline bool mbarrier_passed(u64* b, u32 parity) { return mbarrier_test(b, parity
 
 // ---- copies of a thread ----
 struct Groups { std::deque<std::vector<std::function<void()>>> done; std::vector<std::function<void()>> open; };
-static std::vector<Groups> copies_, bulk_;  // by fiber
+static std::vector<Groups> copies_;  // by fiber
 inline void copy_async_16(void* shared, const void* global, u32 bytes) {
     if (reinterpret_cast<u64>(shared) % 16 || reinterpret_cast<u64>(global) % 16) broken("a misaligned copy");
     shared_address(shared);
@@ -122,7 +123,7 @@ static std::vector<std::function<void()>> in_flight_;
 inline u32 swizzled_(u32 address, u32 width) {
     return width == 128 ? address ^ (address >> 7 & 7) << 4 : width == 64 ? address ^ (address >> 7 & 3) << 4 : width == 32 ? address ^ (address >> 7 & 1) << 4 : address;
 }
-inline void box_(const HostMap& m, char* block, u32 shared, const i32 (&c)[5], bool store) {
+inline void box_(const HostMap& m, char* block, u32 shared, const i32 (&c)[5]) {
     u32 extent[5], n = 1;
     for (u32 k = 0; k < 5; ++k) { extent[k] = k < m.rank ? m.box[k] : 1; n *= extent[k]; }
     for (u32 i = 0; i < n; ++i) {
@@ -136,8 +137,7 @@ inline void box_(const HostMap& m, char* block, u32 shared, const i32 (&c)[5], b
             from += at * m.strides[k];
         }
         char* to = block + swizzled_(shared + i * m.item, m.swizzle);
-        if (store) { if (inside) memcpy(reinterpret_cast<char*>(from), to, m.item); }
-        else if (inside) memcpy(to, reinterpret_cast<const char*>(from), m.item);
+        if (inside) memcpy(to, reinterpret_cast<const char*>(from), m.item);
         else memset(to, 0, m.item);
     }
 }
@@ -153,7 +153,7 @@ inline void tensor_load_(u32 shared, const void* map, u64* full, const i32 (&c)[
     u32 bytes = m.item;
     for (u32 k = 0; k < rank; ++k) bytes *= m.box[k];
     struct C { i32 c[5]; } at; memcpy(at.c, c, sizeof c);
-    in_flight_.push_back([=] { box_(m, block, shared, at.c, false); land_(full, bytes); });
+    in_flight_.push_back([=] { box_(m, block, shared, at.c); land_(full, bytes); });
 }
 // To both blocks of the pair; each at a time of its own.
 inline void tensor_share_(u32 shared, const void* map, u64* full, const i32 (&c)[5], u32 rank) {
@@ -215,20 +215,6 @@ inline void tensor_im2col_(u32 shared, const void* map, u64* full, const i32 (&c
 inline void tensor_load_im2col(u32 s, const void* m, u64* f, i32 c, i32 left, i32 top, i32 sample, u32 right, u32 down) {
     tensor_im2col_(s, m, f, {c, left, top, sample, 0}, {static_cast<u16>(right), static_cast<u16>(down), 0}, 4);
 }
-inline void tensor_store_(const void* map, u32 shared, const i32 (&c)[5]) {
-    const HostMap m = **reinterpret_cast<const HostMap* const*>(map);
-    check_tile_(m, shared);
-    char* block = shared_memory;
-    struct C { i32 c[5]; } at; memcpy(at.c, c, sizeof c);
-    bulk_[current_].open.push_back([=] { box_(m, block, shared, at.c, true); });
-}
-inline void tensor_store_2d(const void* m, u32 s, i32 a, i32 b) { tensor_store_(m, s, {a, b, 0, 0, 0}); }
-inline void tensor_store_3d(const void* m, u32 s, i32 a, i32 b, i32 c) { tensor_store_(m, s, {a, b, c, 0, 0}); }
-inline void tensor_store_4d(const void* m, u32 s, i32 a, i32 b, i32 c, i32 d) { tensor_store_(m, s, {a, b, c, d, 0}); }
-inline void tensor_store_5d(const void* m, u32 s, i32 a, i32 b, i32 c, i32 d, i32 e) { tensor_store_(m, s, {a, b, c, d, e}); }
-inline void bulk_commit() { commit_(bulk_[current_]); }
-template <u32 N> void bulk_wait() { wait_(bulk_[current_], N); }
-template <u32 N> void bulk_wait_read() { wait_(bulk_[current_], N); }
 
 // ---- shared memory by address ----
 template <class T> T read_shared_(u32 a) { if (a % sizeof(T)) broken("a misaligned shared load"); T v; memcpy(&v, shared_at(a), sizeof v); return v; }

@@ -32,7 +32,6 @@ static int run_kernel(void (*kernel)(const Launch), const Launch& launch, u32 bl
     for (u32 b = 0; b < blocks; ++b) blocks_[b].shared = base + b * 262144ull;
     fibers_.assign(blocks * threads, Fiber());
     copies_.assign(fibers_.size(), Groups());
-    bulk_.assign(fibers_.size(), Groups());
     gridDim = {blocks, 1, 1};
     blockDim = {threads, 1, 1};
     for (u32 i = 0; i < fibers_.size(); ++i) {

@@ -1,0 +1,183 @@
+// The epilogue of products on wgmma whose results are stored in whole lines: what networks do most, in little code that lies
+// together. Code that runs once per tile is not in the instruction cache, and each jump over what is not needed waits for
+// memory: some 270 clocks.
+//
+// Rows of the result lie at one distance, and are made of whole chunks of 16 bytes. Bias has been added; what may follow is
+// an activation, and a residual that lies as the result does. The host says so: paths/epilogue.py.
+#pragma once
+#ifdef HOPPER
+#include "hopper/product_args.cuh"
+#include "hopper/store.cuh"
+
+// Where a piece goes, and what happens to it before. It is worked out before the main loop, while nothing else can be done,
+// and stays in registers: after it, every word looked up would be waited for.
+struct Lines {
+    char* to;   // its first line
+    u32 pitch;  // bytes from line to line
+    u32 what;   // the activation's code, and the fields below; never 0
+
+    static constexpr u32 PRESENT = 0x100, HALF = 0x200, SCALED = 0x400, RESIDUAL_FIRST = 0x800, RESIDUAL_LAST = 0x1000, GLU = 0x2000;
+    static constexpr u32 ROWS_AT = 14, COLUMNS_AT = 19;  // how many are left: 5 and 9 bits
+    // DIRECT: bias and relu are all that there is to do, and this block does it all.
+    static constexpr u32 DIRECT = 1u << 28, BIAS = 1u << 29, PIECES_AT = 30;  // 2 bits: 0, 1, 2 or 4 pieces
+
+    DEV static u32 what_of(const ProductArgs& args, u32 rows, u32 columns, u32 pieces, bool split) {
+        u32 what = PRESENT | min(pieces, 3) << PIECES_AT | min(rows, PIECE_ROWS) << ROWS_AT | min(columns, MAX_COLUMNS) << COLUMNS_AT;
+        if (args.alpha() != 1.0f) what |= SCALED;
+        if (args.out().dtype == DTYPE_F16) what |= HALF;
+        if (args.is_glu()) return what | GLU | args.unit();
+#pragma unroll 1
+        for (u32 i = 0; i < 4; ++i) {
+            const u32 step = args.steps(i);
+            if (step == STEP_BIAS) what |= BIAS;
+            if (step == STEP_RESIDUAL) what |= what & 0xff ? RESIDUAL_LAST : RESIDUAL_FIRST;
+            if (step == STEP_ACT) what |= args.act();
+        }
+        const bool more = (what & (SCALED | RESIDUAL_FIRST | RESIDUAL_LAST)) != 0 || ((what & 0xff) != 0 && (what & 0xff) != ACT_RELU);
+        return split || more ? what : what | DIRECT;
+    }
+    DEV u32 act() const { return what & 0xff; }
+    DEV u32 dtype() const { return what & HALF ? DTYPE_F16 : DTYPE_BF16; }
+    DEV u32 rows() const { return what >> ROWS_AT & 31; }
+    DEV u32 pieces() const { return (what >> PIECES_AT) + (what >> PIECES_AT == 3); }
+    DEV u32 columns() const { return what >> COLUMNS_AT & 511; }
+
+    // Those of a piece further to the right.
+    DEV Lines across(u32 pieces) const {
+        const u32 skipped = pieces * (what & GLU ? PIECE_COLUMNS / 2 : PIECE_COLUMNS);
+        return Lines{to + skipped * 2, pitch, what - (min(columns(), skipped) << COLUMNS_AT)};
+    }
+    DEV void down(u32 skipped) {
+        to += static_cast<u64>(skipped) * pitch;
+        what -= min(rows(), skipped) << ROWS_AT;
+    }
+
+  private:
+    static constexpr u32 MAX_COLUMNS = SUMS / PIECE_SUMS * PIECE_COLUMNS;
+};
+
+// The instruction at work, for what is rarely needed.
+DEV ProductArgs args_at_work() { return ProductArgs(Workers().work()); }
+
+// Always, but in the checked build.
+DEV bool is_in_result(const char* p) {
+#ifdef DLA_CHECKED
+    return range_in_bounds(args_at_work().out(), p, CHUNK_BYTES);
+#else
+    return true;
+#endif
+}
+
+// Stores half of a piece from the staging: 8 lines of WIDTH columns, chunks permuted by the line. Neighbouring lanes store
+// neighbouring chunks.
+template <u32 WIDTH> DEV void store_lines(const Lines& lines, u32 shared, u32 lane) {
+    constexpr u32 CHUNKS = WIDTH * 2 / CHUNK_BYTES, AT_ONCE = WARP / CHUNKS;
+    const u32 chunk = lane % CHUNKS;
+    __syncwarp();
+#pragma unroll
+    for (u32 i = 0; i < HALF_ROWS; i += AT_ONCE) {
+        const u32 line = i + lane / CHUNKS, swizzle = WIDTH == 64 ? line : line / 2;
+        char* p = lines.to + static_cast<u64>(line) * lines.pitch + chunk * CHUNK_BYTES;
+        const uint4 v = load_shared_16(shared + line * WIDTH * 2 + ((chunk ^ swizzle) * CHUNK_BYTES));
+        if (line < lines.rows() && chunk * (CHUNK_BYTES / 2) < lines.columns() && is_in_result(p)) {
+            *reinterpret_cast<uint4*>(p) = v;
+        }
+    }
+}
+
+// Adds the residual's piece, which lies as the result's does. It passes through the staging.
+DEV void add_residual(f32 (&v)[PIECE_SUMS], const Lines& lines, u32 staging, u32 lane) {
+    const ProductArgs args = args_at_work();
+    const Tensor& residual = args.residual();
+    const i64 moved = residual.data - args.out().data;
+    const u32 chunk = lane % 8, row = lane % 8;
+    uint4 words[4];
+#pragma unroll
+    for (u32 i = 0; i < 4; ++i) {
+        const u32 line = i * 4 + lane / 8;
+        const char* p = lines.to + moved + static_cast<u64>(line) * lines.pitch + chunk * CHUNK_BYTES;
+        const bool exists = line < lines.rows() && chunk * (CHUNK_BYTES / 2) < lines.columns() && range_in_bounds(residual, p, CHUNK_BYTES);
+        words[i] = exists ? *reinterpret_cast<const uint4*>(p) : make_uint4(0, 0, 0, 0);
+    }
+#pragma unroll
+    for (u32 i = 0; i < 4; ++i) {
+        const u32 line = i * 4 + lane / 8;
+        store_shared(staging + line * LINE_BYTES + ((chunk ^ line % 8) * CHUNK_BYTES), words[i]);
+    }
+    __syncwarp();
+#pragma unroll
+    for (u32 half = 0; half < 2; ++half) {
+#pragma unroll
+        for (u32 j = 0; j < 8; j += 4) {
+            u32 pairs[4];
+            load_matrix_x4(pairs, staging + half * HALF_BYTES + row * LINE_BYTES + (((j + lane / 8) ^ row) * CHUNK_BYTES));
+#pragma unroll
+            for (u32 i = 0; i < 4; ++i) {
+                v[(j + i) * 4 + half * 2] += low_half(pairs[i], lines.dtype());
+                v[(j + i) * 4 + half * 2 + 1] += high_half(pairs[i], lines.dtype());
+            }
+        }
+    }
+    __syncwarp();
+}
+
+DEV void scale_piece(f32 (&v)[PIECE_SUMS], const Lines& lines) {
+    if (!(lines.what & Lines::SCALED)) return;
+    const f32 alpha = args_at_work().alpha();
+#pragma unroll
+    for (u32 k = 0; k < PIECE_SUMS; ++k) v[k] *= alpha;
+}
+
+// Takes a piece to the result.
+DEV void put_lines(const f32 (&v)[PIECE_SUMS], Lines lines, u32 staging, u32 lane) {
+#pragma unroll
+    for (u32 half = 0; half < 2; ++half) {
+        const u32 shared = staging + half * HALF_BYTES;
+        stage_half(v, half, lines.dtype(), shared, lane);
+        store_lines<PIECE_COLUMNS>(lines, shared, lane);
+        lines.down(HALF_ROWS);
+    }
+}
+DEV void finish_lines(f32 (&v)[PIECE_SUMS], const Lines& lines, u32 staging, u32 lane) {
+    __syncwarp();  // all have stored what was in the staging
+    scale_piece(v, lines);
+#pragma unroll 1
+    for (u32 turn = 0; turn < 2; ++turn) {
+        if (lines.what & (turn == 0 ? Lines::RESIDUAL_FIRST : Lines::RESIDUAL_LAST)) add_residual(v, lines, staging, lane);
+        if (turn == 0) fast_activate(v, lines.act());
+    }
+    put_lines(v, lines, staging, lane);
+}
+// Takes all of a warp's part of a tile to the result, where that is direct.
+DEV void finish_direct(f32 (&sums)[SUMS], const EarlyBias& bias, const Lines& all, u32 staging, u32 lane) {
+    const u32 pieces = all.pieces();
+#pragma unroll
+    for (u32 i = 0; i < SUMS / PIECE_SUMS; ++i) {
+        if (i == pieces) break;
+        f32(&v)[PIECE_SUMS] = piece_of(sums, i);
+        const Lines lines = all.across(i);
+        __syncwarp();  // all have stored what was in the staging
+        if (lines.what & Lines::BIAS) bias.add(v, i, lines.dtype(), lane);
+        if (lines.act() != 0) {
+#pragma unroll
+            for (u32 k = 0; k < PIECE_SUMS; ++k) v[k] = activation_relu(v[k], 0.0f);
+        }
+        put_lines(v, lines, staging, lane);
+    }
+}
+
+// Takes a piece of a gated linear unit to the result.
+DEV void finish_lines_glu(f32 (&v)[PIECE_SUMS], Lines lines, u32 staging, u32 lane) {
+    f32 products[PIECE_SUMS / 2];
+    __syncwarp();
+    scale_piece(v, lines);
+    fast_glu(products, v, lines.act());
+#pragma unroll
+    for (u32 half = 0; half < 2; ++half) {
+        const u32 shared = staging + half * HALF_BYTES;
+        stage_half_glu(products, half, lines.dtype(), shared, lane);
+        store_lines<PIECE_COLUMNS / 2>(lines, shared, lane);
+        lines.down(HALF_ROWS);
+    }
+}
+#endif
