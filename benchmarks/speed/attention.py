@@ -62,10 +62,19 @@ def _backend(name: str, shape: Shape) -> Callable[..., torch.Tensor]:
     return attend
 
 
+def _runs(name: str, shape: Shape, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> bool:
+    """Whether the backend takes the shape: cuDNN takes no single query."""
+    try:
+        _backend(name, shape)(q, k, v)
+    except RuntimeError:
+        return False
+    return True
+
+
 def case(bench: Bench, shape: Shape, count: int | None = None) -> Case:
     """One ATTENTION in one launch, beside one call; or chains of `count` and twice as many beside CUDA graphs."""
     q, k, v = (bench.normal(*shape.dims) for _ in range(3))
-    backends = list(BACKENDS) if bench.device == "cuda" else []
+    backends = [name for name in BACKENDS if bench.device == "cuda" and _runs(name, shape, q, k, v)]
 
     def native(name: str, length: int) -> None:
         attend, y = _backend(name, shape), q
