@@ -119,12 +119,12 @@ template <bool WIDE, u32 N, class F> DEV void map_held_as(const Rows& rows, u32 
     }
 }
 template <bool WIDE, class F> DEV void map_held_wide(const Rows& rows, u32 tile, const Block& block, const F& f) {
-    static_assert(MOST_HELD == 4, "as many cases");
+    static_assert(MOST_HELD == 3 || MOST_HELD == 4, "as many cases");
     const u32 each = Rows::each_of(rows.all);
     if (each == 1) map_held_as<WIDE, 1>(rows, tile, block, f);
     else if (each == 2) map_held_as<WIDE, 2>(rows, tile, block, f);
     else if (each == 3) map_held_as<WIDE, 3>(rows, tile, block, f);
-    else map_held_as<WIDE, 4>(rows, tile, block, f);
+    else map_held_as<WIDE, MOST_HELD>(rows, tile, block, f);
 }
 // Calls f(row, same) for each row of the tile, and writes to out what it leaves in row.v; `same`, an F::Held, is what f
 // reads for every row. out may be x.

@@ -5,13 +5,13 @@
 #include "reduction.cuh"
 #include "vectors.cuh"
 
-// Places of 16 bytes that each thread has for rows: 24 KB and more are under way while others are worked on.
+// Places of 16 bytes that each thread has for rows: 24 KB and more are under way while others are worked on. And vectors
+// that a thread holds in registers, of which Hopper's workers have more.
 #ifdef HOPPER
-constexpr u32 ROW_LAYERS = 32;
+constexpr u32 ROW_LAYERS = 32, MOST_HELD = 4;
 #else
-constexpr u32 ROW_LAYERS = 24;
+constexpr u32 ROW_LAYERS = 24, MOST_HELD = 3;
 #endif
-constexpr u32 MOST_HELD = 4;  // vectors that a thread holds in registers
 constexpr u32 WAY_HELD = 1, WAY_STREAMED = 2;  // 0: the rows are not for this
 static_assert(2 * WORKER_WARPS * sizeof(f32) <= STAGING_BYTES, "two places for what warps exchange are in the staging");
 
