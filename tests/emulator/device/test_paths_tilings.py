@@ -32,9 +32,11 @@ def test_stages_and_scratch_memory_fit_the_ring():
         assert tile.columns * tile.rows == 128 * 256 or tile.granules * tile.most_slices + tile.scratch_granules <= 24
 
 
-def test_stages_leave_each_part_of_the_depth_a_few_of_them():
-    """A short depth is not brought by one copy that the first product would have to wait for."""
+def test_stages_are_as_large_as_leaves_each_part_of_the_depth_two_of_them():
+    """A short depth is not brought by one copy that the first product waits for, nor by more copies than it takes."""
     for total in range(1, 40):
         for splits in (1, 2, 4):
-            slices = tilings.slices_of(Choice(Tile(128, 64), splits), total, b_across=True)
-            assert slices == 1 or total // splits // slices >= 2
+            choice, share = Choice(Tile(128, 64), splits), total // splits
+            slices = tilings.slices_of(choice, total, b_across=True)
+            assert slices == 1 or share // slices >= 2
+            assert slices == choice.tile.most_slices or share // (2 * slices) < 2

@@ -46,6 +46,7 @@ struct ConvLoader {
         top = static_cast<i32>(position - sample * down) * args().strides(0) - args().pads(0);
     }
     DEV const ConvArgs& args() const { return ConvArgs::of(p.work); }
+
     DEV void load_windows(u32 stage, u64* full) {
         const u32 right = windows.x * args().dilations(1), below = windows.y * args().dilations(0);
         tensor_load_im2col(stage, x_map, full, windows.block * line, left, top, sample, right, below);

@@ -1,6 +1,5 @@
-// The epilogue of products on wgmma whose results are stored in whole lines: what networks do most, in little code that lies
-// together. Code that runs once per tile is not in the instruction cache, and each jump over what is not needed waits for
-// memory: some 270 clocks.
+// The epilogue of products on wgmma whose results are stored in whole lines: what networks do most, in few instructions that
+// lie together. A warp takes about five clocks for each, and longer where it has to jump over what is not needed.
 //
 // Rows of the result lie at one distance, and are made of whole chunks of 16 bytes. Bias has been added; what may follow is
 // an activation, and a residual that lies as the result does. The host says so: paths/epilogue.py.
