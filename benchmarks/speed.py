@@ -20,16 +20,18 @@ import readme_table
 import run
 import speed_table
 import torch
-from speed import attention, chains, convolution, decode, matrix, measure, networks, pointwise
+from speed import attention, chains, convolution, decode, matrix, measure, networks, others, pointwise
 from speed.bench import Bench
+from speed.prepared import FOLDER, Prepared
 from speed.results import Results
 from speed.row import Row
 
 from dla.isa.errors import DlaError
 
 FAMILIES = (chains, matrix, attention, pointwise, convolution, decode, networks)
-"""In this order, so that what takes longest (torch.compile) comes last."""
 ROWS: list[Row] = sorted((row for family in FAMILIES for row in family.ROWS), key=lambda row: row.compiled)
+"""In this order, so that what takes longest comes last: torch.compile, then building other kernels of the machine."""
+ROWS += others.ROWS
 SUMMARIES = [*matrix.SUMMARIES, *attention.SUMMARIES, *convolution.SUMMARIES]
 
 
@@ -59,9 +61,16 @@ def merged(output: Path | None, parts: Sequence[Path]) -> Results:
 
 @click.command()
 @click.option("--rows", default="", metavar="REGEX", help="Only rows whose family or name this finds.")
-@click.option("--quick", is_flag=True, help="Fewer repetitions and reruns.")
+@click.option("--quick", is_flag=True, help="Fewer repetitions.")
 @click.option("--skip-compiled", is_flag=True, help="Leave natives that torch.compile makes out.")
-@click.option("--compile-mode", default="max-autotune-no-cudagraphs", show_default=True, help="torch.compile's mode.")
+@click.option(
+    "--natives",
+    type=click.Path(path_type=Path),
+    default=FOLDER,
+    show_default=True,
+    help="Where compile_natives.py put them; those it did not compile are left out.",
+)
+@click.option("--compile-mode", metavar="MODE", help="Compile natives here instead, one by one, in this mode.")
 @click.option("--output", type=click.Path(path_type=Path), help="Write here instead of to benchmarks/results/.")
 @click.option("--seconds", type=float, help="Begin no row after this long.")
 @click.option("--missing", is_flag=True, help="Only rows that the file does not have yet.")
@@ -76,8 +85,8 @@ def merged(output: Path | None, parts: Sequence[Path]) -> Results:
 )
 @click.option("--readme", is_flag=True, help="Write the tables of README.md and the plots from all results, too.")
 def main(
-    rows: str, quick: bool, skip_compiled: bool, compile_mode: str, output: Path | None, seconds: float | None,
-    missing: bool, commit: str | None, opcodes: str, merge: tuple[Path, ...], readme: bool,
+    rows: str, quick: bool, skip_compiled: bool, natives: Path, compile_mode: str | None, output: Path | None,
+    seconds: float | None, missing: bool, commit: str | None, opcodes: str, merge: tuple[Path, ...], readme: bool,
 ) -> None:  # fmt: skip
     """Measure rows of the speed table, write them as JSON, and print the table."""
     only = frozenset(filter(None, opcodes.split(",")))
@@ -89,9 +98,10 @@ def main(
         results = results_for(output, about(commit, only))
         chosen = [row for row in ROWS if re.search(rows, f"{row.family} {row.name}", re.IGNORECASE)]
         chosen = [row for row in chosen if not (missing and results.has(row.name))]
-        bench = Bench(quick=quick, compile_mode=None if skip_compiled else compile_mode, only=only)
+        prepared = None if skip_compiled or compile_mode else Prepared(natives)
+        bench = Bench(quick=quick, compile_mode=None if skip_compiled else compile_mode, natives=prepared, only=only)
         failed = measure_rows(bench, chosen, results, seconds)
-    click.echo("\n" + "\n".join(speed_table.text(results.rows)))
+    click.echo("\n" + "\n".join([*speed_table.text(results.rows), *speed_table.cliffs(results.rows)]))
     if failed:
         click.echo(f"not measured: {', '.join(failed)}")
     click.echo(f"written: {results.path}")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import itertools
 import json
 from collections.abc import Sequence
 from pathlib import Path
@@ -30,9 +31,8 @@ def cells(facts: Facts) -> list[tuple[str, ...]]:
     """A row of the table for each bar, or one for a row without any."""
     lines = []
     times = facts.get("cold_us", {})
-    error = (
-        ("" if facts["right"] else "! ") + number(facts["error"]) + ("" if "bound" in facts["error_limit"] else " n")
-    )
+    limit = " n" if "native" in facts["error_limit"] else ""
+    error = ("" if facts["right"] else "! ") + number(facts["error"]) + limit
     nobody = {"against": "", "must": None, "aim": None, "unit": "us", "reached": times.get("ours"), "met": None}
     for bar in facts["bars"] or [nobody]:
         unit = "" if bar["unit"] == "x" else f" {bar['unit']}"
@@ -65,6 +65,7 @@ def markdown(facts: Facts, stem: str) -> list[str]:
     lines += [f"| {' | '.join(COLUMNS)} |", f"|{'---|' * len(COLUMNS)}", *rows]
     if sweeps(facts["speed"]):
         lines += ["", f"![cost grows as work grows](benchmarks/results/{stem}.svg)"]
+        lines += ["", *(f"- {line}" for line in cliffs(facts["speed"]))]
     return lines
 
 
@@ -77,6 +78,21 @@ def sweeps(rows: Sequence[Facts]) -> dict[str, list[tuple[int, float, float]]]:
             point = (facts["sweep"]["size"], facts["cold_us"]["ours"], min(natives))
             found.setdefault(facts["sweep"]["title"], []).append(point)
     return {title: sorted(points) for title, points in found.items()}
+
+
+def cliffs(rows: Sequence[Facts]) -> list[str]:
+    """Of each sweep, where the ratio to native changes most from one size to the next, and where it is worst."""
+    found = []
+    for title, points in sweeps(rows).items():
+        ratios = [(size, native / ours) for size, ours, native in points]
+        size, worst = min(ratios, key=lambda point: point[1])
+        text = f"{title}: native / dla is {number(worst)} at the worst (size {size})"
+        if len(ratios) > 1:
+            steps = [(max(a, b) / min(a, b), f"{m} to {n}") for (m, a), (n, b) in itertools.pairwise(ratios)]
+            change, where = max(steps)
+            text += f", and changes by a factor of {number(change)} at most from one size to the next ({where})"
+        found.append(text)
+    return found
 
 
 def digest(rows: Sequence[Facts]) -> str:

@@ -18,7 +18,7 @@ torch = pytest.importorskip("torch")
 ROOT = Path(__file__).parent.parent
 RESULTS = ROOT / "benchmarks" / "results"
 MODULES = ("attention", "bench", "chains", "check", "convolution", "decode", "matrix", "measure", "networks",
-           "pointwise", "results", "row")  # fmt: skip
+           "others", "pointwise", "prepared", "results", "row")  # fmt: skip
 
 
 @pytest.fixture(scope="module")
@@ -62,6 +62,10 @@ CASES: dict[str, Callable[[Any], list[Callable[..., Any]]]] = {
         lambda b, causal=causal, count=count: s.attention.case(b, s.attention.Shape(2, 2, 300, 16, causal), count)
         for causal in (True, False)
         for count in (None, 2)
+    ] + [lambda b: s.attention.case(b, s.attention.Shape(1, 4, 37, 16, False, queries=1, shared=2), 2)],
+    "others": lambda s: [
+        lambda b, case=case: s.others.case(b, s.row.Row("f", "n", case), ("GEMM",))
+        for case in _matrix(s, "bf16", fused=False)
     ],
     "pointwise": lambda s: [
         lambda b, kind=kind: s.pointwise.case(b, kind, 80, 32) for kind in s.pointwise.INSTRUCTIONS
@@ -108,14 +112,14 @@ def test_a_wrong_result_is_found_out(speed):
     right = speed.matrix.single(speed.matrix.Product(8, 24, 16)).instructions[0]
     ours = bench.ours(wrong, {"a": a, "b": b})
     ours()
-    found = speed.check.within_bound(bench, ours, "y", right, [{"a": a, "b": b, "got": ours.output("y")}])
+    found = speed.check.within_bound(ours, "y", right, [{"a": a, "b": b, "got": ours.output("y")}])
     assert found.identical
     assert found.error > 1
     exact = ours.output("y").double()
-    assert speed.check.beside_native(bench, ours, "y", exact + 1, exact - 3).error == pytest.approx(3 / 8)
-    assert speed.check.beside_native(bench, ours, "y", exact + 1, exact + 3).error == pytest.approx(3 / 4)
-    assert speed.check.beside_native(bench, ours, "y", exact, exact + 0.5 * 0).error == 0
-    assert speed.check.beside_native(bench, ours, "y", exact - 2.5, exact - 3).error == pytest.approx(3)
+    assert speed.check.beside_native(ours, "y", exact + 1, exact - 3).error == pytest.approx(3 / 8)
+    assert speed.check.beside_native(ours, "y", exact + 1, exact + 3).error == pytest.approx(3 / 4)
+    assert speed.check.beside_native(ours, "y", exact, exact + 0.5 * 0).error == 0
+    assert speed.check.beside_native(ours, "y", exact - 2.5, exact - 3).error == pytest.approx(3)
 
 
 def test_rows_have_names_of_their_own_and_the_sizes_that_the_issue_states(speed):
@@ -132,6 +136,8 @@ def test_rows_have_names_of_their_own_and_the_sizes_that_the_issue_states(speed)
         speed.matrix.dla.verify(speed.convolution.single(layer, 32))
     for product, _, count, distinct in speed.matrix.SMALL:
         speed.matrix.dla.verify(speed.matrix.chain(product, 2 * count, distinct))
+    for m in speed.row.sizes(speed.matrix.SWEEP_MOST):
+        speed.matrix.dla.verify(speed.matrix.chain(speed.matrix.Product(m, 4096, 4096), 8, 2))
     for shape in speed.attention.SHAPES:
         speed.matrix.dla.verify(speed.attention.chain(shape, 1))
     for kind in speed.pointwise.INSTRUCTIONS:
@@ -173,7 +179,8 @@ def test_a_row_is_a_line_for_each_bar_and_a_wrong_one_is_marked(speed):
             *(facts(f"M={m}", 2 * m, m, sweep={"title": "GEMM by M", "size": m}) for m in (4, 2))]  # fmt: skip
     lines = speed.table.markdown({"speed": rows}, "x_speed")
     assert "| GEMM | cuBLAS | 9.50 | 10.0 | 0.950 | 1.00 | 0.900 | - | yes | ! 0.500 |" in lines
-    assert lines[-1].endswith("(benchmarks/results/x_speed.svg)")
+    assert lines[-3].endswith("(benchmarks/results/x_speed.svg)")
+    assert lines[-1].startswith("- GEMM by M: native / dla is 0.500 at the worst (size 2)")
     assert speed.table.sweeps(rows) == {"GEMM by M": [(2, 4, 2), (4, 8, 4)]}
     assert len(speed.table.text(rows)) == 4
 

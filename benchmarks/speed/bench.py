@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import os
 import statistics
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -22,14 +21,19 @@ import torch
 import dla
 from dla.isa.descriptor import Segment
 from dla.isa.program import Program
+from speed import compiling
+from speed.prepared import FULL, Prepared, label
 from speed.row import Action
 
 FLUSH_BYTES = 2**28
 """Several times the second-level cache of any GPU at hand."""
 HEAD_START_CYCLES = 400_000
 """Of waiting on the GPU before each timed action, so that the host has enqueued all of it: about 0.2 ms."""
+ROUNDS, QUICK_ROUNDS = 31, 7
 BUDGET_SECONDS = 0.4
 """That the repetitions of one action may take together."""
+RERUNS = 20
+"""Runs that give the same bits, or a row is wrong."""
 
 _RAW = {torch.bfloat16: torch.int16}
 _NUMPY = {torch.bfloat16: np.dtype(ml_dtypes.bfloat16)}
@@ -39,25 +43,26 @@ _NUMPY = {torch.bfloat16: np.dtype(ml_dtypes.bfloat16)}
 class Bench:
     """`quick` measures less often; `compile_mode` is torch.compile's, None to leave compiled natives out.
 
-    `only` names the rows that the machine's kernel has, none for all of them: what the others cost the rest.
+    `natives` has them compiled beforehand, each in the mode that it got to. `only` names the rows that the machine's
+    kernel has, none for all of them: what the others cost the rest.
     """
 
     quick: bool = False
-    compile_mode: str | None = "max-autotune-no-cudagraphs"
+    compile_mode: str | None = FULL
+    natives: Prepared | None = None
     only: frozenset[str] = frozenset()
     device: str = "cuda" if torch.cuda.is_available() else "cpu"
 
     def __post_init__(self) -> None:
-        options = {"only": self.only} if self.only else {}
-        self.machine = dla.Machine("gpu", **options) if self.device == "cuda" else dla.Machine("golden")
         self._seed = 0
         self._stream = torch.cuda.Stream() if self.device == "cuda" else None
         self._flush = torch.empty(FLUSH_BYTES if self.device == "cuda" else 16, dtype=torch.uint8, device=self.device)
 
-    @property
-    def reruns(self) -> int:
-        """How often a run is repeated to see whether its bits stay the same."""
-        return 3 if self.quick else 20
+    @functools.cached_property
+    def machine(self) -> Any:
+        """The machine; its kernel is built when the first program is loaded."""
+        options = {"only": self.only} if self.only else {}
+        return dla.Machine("gpu", **options) if self.device == "cuda" else dla.Machine("golden")
 
     @contextlib.contextmanager
     def stream(self) -> Iterator[None]:
@@ -108,28 +113,33 @@ class Bench:
             action()
         return graph.replay
 
+    def load_native(self, row: str) -> None:
+        """Let `compiled` find what was compiled for this row beforehand; it leaves out what was not."""
+        if self.natives is not None:
+            self.compile_mode = self.natives.mode(row, torch.__version__)
+            if self.compile_mode is not None:
+                compiling.load(self.natives.artifacts(row))
+
     def compiled(self, function: Callable[..., Any], *given: Any) -> Mapping[str, Action]:
         """`function(*given)` in a CUDA graph, and compiled in a CUDA graph (the latter unless it is left out)."""
         natives = {"CUDA graph": self.graph(lambda: function(*given))}
         if self.compile_mode is not None:
-            optimised = function
-            if self.device == "cuda":
-                _prepare_compiler()
-                torch.compiler.reset()  # other rows compile the same functions for other sizes
-                optimised = torch.compile(function, mode=self.compile_mode, dynamic=False, fullgraph=True)
-            natives["compiled + CUDA graph"] = self.graph(lambda: optimised(*given))
+            made = compiling.optimised(function, self.compile_mode) if self.device == "cuda" else function
+            natives[label(self.compile_mode)] = self.graph(lambda: made(*given))
         return natives
 
     # ---- time
 
-    def times(self, actions: Mapping[str, Action], *, cold: bool) -> dict[str, float]:
-        """Median seconds of each action, taken in turns; `cold`: with nothing of use in the second-level cache."""
+    def times(self, actions: Mapping[str, Action], *, cold: bool, most: int = ROUNDS) -> dict[str, float]:
+        """Median seconds of each action, taken in turns; `cold`: with nothing of use in the second-level cache.
+
+        `most`: turns, at most.
+        """
         for action in actions.values():
             action()  # once for whatever is only done once
             action()
         estimate = max(self._time(action, cold=cold) for action in actions.values())
-        most = 7 if self.quick else 31
-        rounds = int(min(most, max(5, BUDGET_SECONDS / (estimate + 3e-4))))
+        rounds = int(min(QUICK_ROUNDS if self.quick else most, max(5, BUDGET_SECONDS / (estimate + 3e-4))))
         taken: dict[str, list[float]] = {name: [] for name in actions}
         for _ in range(rounds):
             for name, action in actions.items():
@@ -152,17 +162,6 @@ class Bench:
         end.record()
         end.synchronize()
         return float(begin.elapsed_time(end)) / 1e3
-
-
-@functools.cache
-def _prepare_compiler() -> None:
-    """Let all processors try out what max-autotune chooses from, which takes minutes, and do so without a word."""
-    os.environ["TORCHINDUCTOR_COMPILE_THREADS"] = str(os.cpu_count())
-    from torch._inductor import async_compile, config, select_algorithm
-
-    config.compile_threads = os.cpu_count()
-    select_algorithm.PRINT_AUTOTUNE = False
-    async_compile.AsyncCompile.wait_pool_ready()
 
 
 class Ours:

@@ -13,8 +13,8 @@ from dla.compiler.models.perceptron import PerceptronConfig, perceptron
 from dla.isa.program import Program
 from speed.bench import Bench
 from speed.check import Check, beside_native
-from speed.networks import COMPILED, MadeUp
-from speed.row import Bar, Case, Row, Work
+from speed.networks import MadeUp
+from speed.row import COMPILED, Bar, Case, Row, Work
 
 GRAPH = "CUDA graph"
 GEMV_COUNT, GEMV_WIDTH = 32, 2048
@@ -55,7 +55,7 @@ def gemv_case(bench: Bench, width: int, count: int) -> Case:
     once = work(count)
 
     def check() -> Check:
-        return beside_native(bench, once.ours, "y", native(x, w, count), native(x.double(), w.double(), count))
+        return beside_native(once.ours, "y", native(x, w, count), native(x.double(), w.double(), count))
 
     return Case(once, check, work(2 * count), count)
 
@@ -88,7 +88,7 @@ def tiny_case(bench: Bench, count: int) -> Case:
         return Work(bench.ours(tiny_chain(length), {"x": x}), {GRAPH: bench.graph(lambda: native(x, length))})
 
     once = work(count)
-    return Case(once, lambda: beside_native(bench, once.ours, "y", native(x, count), native(x.double(), count)),
+    return Case(once, lambda: beside_native(once.ours, "y", native(x, count), native(x.double(), count)),
                 work(2 * count), count)  # fmt: skip
 
 
@@ -110,7 +110,7 @@ def mlp_case(bench: Bench, widths: Sequence[int], batch: int) -> Case:
 
     def check() -> Check:
         exact = native({name: tensor.double() for name, tensor in w.items()}, x.double())
-        return beside_native(bench, ours, "logits", native(w, x), exact)
+        return beside_native(ours, "logits", native(w, x), exact)
 
     return Case(Work(ours, bench.compiled(native, w, x)), check)
 

@@ -12,10 +12,11 @@ import torch
 from dla.emulator.golden.execution import widen
 from dla.isa.program import Instruction
 from dla.isa.table import Out
-from speed.bench import Bench, Ours, to_numpy
+from speed.bench import RERUNS, Ours, to_numpy
 
 OF_BOUND = "the instruction's bound"
 OF_NATIVE = "twice the native error"
+OF_ANOTHER = "the bits of another kernel"
 
 
 @dataclass(frozen=True)
@@ -28,13 +29,13 @@ class Check:
 
 
 def within_bound(
-    bench: Bench, ours: Ours, output: str, instruction: Instruction, samples: list[dict[str, torch.Tensor]]
+    ours: Ours, output: str, instruction: Instruction, samples: list[dict[str, torch.Tensor]]
 ) -> Check:  # fmt: skip
     """Compare with the row's semantics in f64 under the row's bound.
 
     Each sample has operands by name, and "got": the part of the output that they give. Call after a run.
     """
-    same = identical(bench, ours, output)
+    same = identical(ours, output)
     return Check(max(_share(instruction, sample) for sample in samples), OF_BOUND, same)
 
 
@@ -62,11 +63,9 @@ def _share(instruction: Instruction, sample: Mapping[str, torch.Tensor]) -> floa
     return float(np.max(np.where(np.isnan(share), np.inf, share)))
 
 
-def beside_native(
-    bench: Bench, ours: Ours, output: str, native: torch.Tensor, exact: torch.Tensor
-) -> Check:  # fmt: skip
+def beside_native(ours: Ours, output: str, native: torch.Tensor, exact: torch.Tensor) -> Check:
     """Compare the whole of a long computation: its error may be twice that of native kernels in the same types."""
-    same = identical(bench, ours, output)
+    same = identical(ours, output)
     got = ours.output(output, exact.shape).to(exact.device).to(torch.float64)
     exact = exact.to(torch.float64)
     theirs = (native.to(torch.float64) - exact).abs().max()
@@ -75,13 +74,22 @@ def beside_native(
     return Check(share if share == share else float("inf"), OF_NATIVE, same)
 
 
-def identical(bench: Bench, ours: Ours, output: str) -> bool:
+def alike(ours: Ours, other: Ours, output: str) -> Check:
+    """Compare with what another kernel of the machine computes from the same data: no bit may differ."""
+    same = identical(ours, output)
+    other()
+    other.check()
+    equal = torch.equal(*(x.output(output).contiguous().view(torch.uint8) for x in (ours, other)))
+    return Check(0.0 if equal else float("inf"), OF_ANOTHER, same)
+
+
+def identical(ours: Ours, output: str) -> bool:
     """Run again and again, and compare the bits of the output."""
     ours()
     ours.check()
     first = ours.output(output).clone()
     same = True
-    for _ in range(bench.reruns - 1):
+    for _ in range(RERUNS - 1):
         ours()
         again = ours.output(output)
         same = same and bool(torch.equal(first.view(torch.uint8), again.contiguous().view(torch.uint8)))

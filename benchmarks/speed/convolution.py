@@ -120,7 +120,7 @@ def _check(bench: Bench, layer: Layer, x: torch.Tensor, w: torch.Tensor) -> Chec
     ours = bench.ours(program, {"x": few, "w": w})
     ours()
     sample = {"x": few[-1:], "w": w, "got": ours.output("y")[-1:]}
-    return within_bound(bench, ours, "y", program.instructions[0], [sample])
+    return within_bound(ours, "y", program.instructions[0], [sample])
 
 
 def single_case(bench: Bench, layer: Layer, n: int) -> Case:
@@ -132,7 +132,7 @@ def single_case(bench: Bench, layer: Layer, n: int) -> Case:
     def check() -> Check:
         ours()
         sample = {"x": x[-1:], "w": w, "got": ours.output("y")[-1:]}
-        return within_bound(bench, ours, "y", single(layer, n).instructions[0], [sample])
+        return within_bound(ours, "y", single(layer, n).instructions[0], [sample])
 
     return Case(Work(ours, {CUDNN: lambda: _native(layer, x, w)}), check)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import time
 from collections.abc import Callable
 
@@ -17,8 +18,8 @@ from dla.isa.dtypes import DType
 from dla.isa.program import Program
 from speed.bench import Bench, Ours
 from speed.check import OF_NATIVE, Check, beside_native, identical
-from speed.networks import COMPILED, MadeUp, Tensors
-from speed.row import Bar, Case, Row, Work
+from speed.networks import MadeUp, Tensors
+from speed.row import COMPILED, Bar, Case, Row, Work
 
 LLAMA = DecoderConfig(
     vocabulary=128256, width=2048, layers=16, heads=32, kv_heads=8, hidden=8192, context=1024, chunk=1,
@@ -98,10 +99,16 @@ def _state(bench: Bench, program: Program) -> dict[str, torch.Tensor]:
     return {t.name: bench.normal(*t.descriptor.bounds) for t in program.in_segment(Segment.STATE)}
 
 
+@functools.lru_cache(maxsize=1)
+def _step(c: DecoderConfig) -> tuple[Program, MadeUp]:
+    """One token's program and its weights: gigabytes that several rows share."""
+    made = MadeUp()
+    return dla.compile_model(decoder(c, made.weights)).program, made
+
+
 def step_case(bench: Bench, c: DecoderConfig, past: int) -> Case:
     """One token after `past` others, in one launch."""
-    made = MadeUp()
-    program = dla.compile_model(decoder(c, made.weights)).program
+    program, made = _step(c)
     w, state, ids = torch_weights(bench, c, made), _state(bench, program), _first(bench, c)
     cache, native = torch_cache(c, state), torch_step(c)
     ours = bench.ours(program, {"ids": ids}, {"past": past}, state)
@@ -109,7 +116,7 @@ def step_case(bench: Bench, c: DecoderConfig, past: int) -> Case:
     def check() -> Check:
         """A run changes state alike each time, so reruns are the same."""
         exact = native(_wide(w), [_wide(layer) for layer in cache], ids, past)
-        return beside_native(bench, ours, "logits", native(w, cache, ids, past), exact)
+        return beside_native(ours, "logits", native(w, cache, ids, past), exact)
 
     def step(w: Tensors, cache: list[Tensors], ids: torch.Tensor) -> torch.Tensor:
         return native(w, cache, ids, past).argmax(-1)
@@ -119,11 +126,10 @@ def step_case(bench: Bench, c: DecoderConfig, past: int) -> Case:
 
 def generate_case(bench: Bench, c: DecoderConfig, past: int, count: int) -> Case:
     """`count` tokens in one launch, beside as many launches of the step, with as much in the cache as on average."""
-    made = MadeUp()
+    one, made = _step(c)
     program = dla.compile_model(generator(c, made.weights, count=count)).program
     state, ids = _state(bench, program), _first(bench, c)
     ours = bench.ours(program, {"ids": ids}, {"past": past, "count": count}, state)
-    one = dla.compile_model(decoder(c, made.weights)).program
     step = bench.ours(one, {"ids": ids}, {"past": past + count // 2}, _state(bench, one))
 
     def steps() -> None:
@@ -132,7 +138,7 @@ def generate_case(bench: Bench, c: DecoderConfig, past: int, count: int) -> Case
 
     def check() -> Check:
         """What was written, given to torch token by token: how far below the likeliest one each token lies there."""
-        same = identical(bench, ours, "tokens")
+        same = identical(ours, "tokens")
         written = ours.output("tokens").to(ids)
         w, cache, native = torch_weights(bench, c, made), torch_cache(c, state), torch_step(c)
         wide, held = _wide(w), [_wide(layer) for layer in cache]
@@ -161,7 +167,7 @@ def load_case(bench: Bench, program: Program, inputs: Tensors, dims: dict[str, i
         ours()
         ours.check()
         first = ours.output(output).clone()
-        return beside_native(bench, bench.ours(program, inputs, dims), output, first, first)
+        return beside_native(bench.ours(program, inputs, dims), output, first, first)
 
     return Case(Work(ours), check, wall=wall)
 
@@ -174,7 +180,7 @@ def load_resnet(bench: Bench) -> Case:
 
 def load_llama(bench: Bench) -> Case:
     """The decode step."""
-    program = dla.compile_model(decoder(LLAMA, MadeUp().weights)).program
+    program, _ = _step(LLAMA)
     return load_case(bench, program, {"ids": _first(bench, LLAMA)}, {"past": PAST}, "logits")
 
 

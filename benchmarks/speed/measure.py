@@ -6,22 +6,27 @@ import statistics
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from speed.bench import Bench
+from speed.bench import RERUNS, ROUNDS, Bench
 from speed.row import FASTEST, Bar, Case, Row, Summary, Work
 
 Facts = dict[str, Any]
 OURS = "ours"
 SCALE = {"us": 1e6, "ms": 1e3}
+SWEEP_ROUNDS = 11
+"""Of a point: there are many, and their neighbours tell which to believe."""
 
 
 def measured(bench: Bench, row: Row) -> Facts:
     """Times with the cache cold and warm in microseconds, errors, and how the row stands to its bars."""
     with bench.stream():
+        if row.compiled:
+            bench.load_native(row.name)
         case = row.case(bench)
         if case.wall is not None:
             cold = warm = {OURS: sorted(case.wall() for _ in range(5))[2] * 1e6}
         else:
-            cold, warm = (_each(bench, case, cold=cold) for cold in (True, False))
+            most = ROUNDS if row.sweep is None else SWEEP_ROUNDS
+            cold, warm = (_each(bench, case, cold=cold, most=most) for cold in (True, False))
         check = case.check()
     facts: Facts = {
         "name": row.name,
@@ -31,6 +36,7 @@ def measured(bench: Bench, row: Row) -> Facts:
         "error": check.error,
         "error_limit": check.limit,
         "identical": check.identical,
+        "reruns": RERUNS,
         "right": check.identical and check.error <= 1,
         "bars": [judged(bar, cold, warm, row.unit) for bar in row.bars],
     }
@@ -41,12 +47,12 @@ def measured(bench: Bench, row: Row) -> Facts:
     return facts
 
 
-def _each(bench: Bench, case: Case, *, cold: bool) -> dict[str, float]:
+def _each(bench: Bench, case: Case, *, cold: bool, most: int) -> dict[str, float]:
     """Microseconds by name, of one run or of one instruction."""
-    once = bench.times(_actions(case.work), cold=cold)
+    once = bench.times(_actions(case.work), cold=cold, most=most)
     if case.twice is None:
         return {name: seconds / case.count * 1e6 for name, seconds in once.items()}
-    twice = bench.times(_actions(case.twice), cold=cold)
+    twice = bench.times(_actions(case.twice), cold=cold, most=most)
     return {name: (twice[name] - once[name]) / case.count * 1e6 for name in once}
 
 

@@ -21,9 +21,8 @@ from dla.compiler.models.weights import Spelling, Weights
 from dla.isa.dtypes import Array, DType
 from speed.bench import Bench
 from speed.check import Check, beside_native
-from speed.row import Bar, Case, Row, Work
+from speed.row import COMPILED, Bar, Case, Row, Work
 
-COMPILED = "compiled + CUDA graph"
 Tensors = Mapping[str, torch.Tensor]
 
 
@@ -42,7 +41,8 @@ class MadeUp:
 
     def _find(self, name: str, part: str, shape: tuple[int, ...]) -> Array:
         if name not in self.arrays:
-            pool = np.roll(self._pool, zlib.crc32(name.encode()) % self.POOL)
+            first, count = zlib.crc32(name.encode()) % self.POOL, math.prod(shape)
+            pool = np.concatenate((self._pool[first : first + count], self._pool[: max(0, first + count - self.POOL)]))
             if part in ("gain", "var"):
                 pool = 1 + 0.1 * np.tanh(pool)
             elif part != "table":
@@ -194,7 +194,7 @@ def _case(
         wide = {name: tensor.float() for name, tensor in w.items()}
         torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False
         exact = native(wide, given.float() if given.is_floating_point() else given)
-        return beside_native(bench, ours, output, native(w, given), exact)
+        return beside_native(ours, output, native(w, given), exact)
 
     return Case(Work(ours, bench.compiled(native, w, given)), check)
 

@@ -62,7 +62,7 @@ def case(bench: Bench, kind: str, rows: int, columns: int) -> Case:
         got = ours.output("y")[:, chosen] if kind == "transpose" else ours.output("y")[chosen]
         rows_of_x = x[chosen].T if kind == "transpose" else x[chosen]  # the instruction's operand is the view x.T
         sample = {name: given[name] for name in names} | {"x": rows_of_x, "got": got}
-        return within_bound(bench, ours, "y", made.instructions[0], [sample])
+        return within_bound(ours, "y", made.instructions[0], [sample])
 
     return Case(Work(ours, {COPY: lambda: target.copy_(x), TORCH: native[kind]}), check)
 

@@ -11,8 +11,19 @@ if TYPE_CHECKING:
     from speed.check import Check
 
 FASTEST = "fastest native"
+COMPILED = "compiled + CUDA graph"
+"""What torch.compile made with all its tuning, in a CUDA graph."""
 CLIFF = 1.3
 """In a sweep, ours may take so many times as long as the fastest native kernel, anywhere."""
+BETWEEN = (17, 33, 65, 100, 129, 192, 257, 384, 513, 1025)
+"""Sizes of a sweep beside powers of two: just past them, where paths and tiles change, and far from them."""
+
+
+def sizes(most: int) -> list[int]:
+    """The points of a sweep from 1 to `most`, a power of two."""
+    return sorted({*(2**k for k in range(most.bit_length())), *(size for size in BETWEEN if size < most)})
+
+
 Action = Callable[[], object]
 """Enqueues work on the current stream, and returns at once."""
 

@@ -1,0 +1,62 @@
+"""torch.compile, as natives go through it."""
+
+from __future__ import annotations
+
+import fcntl
+import functools
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+
+
+def optimised(function: Callable[..., Any], mode: str) -> Callable[..., Any]:
+    """`function`, compiled for the very shapes that it is first called with."""
+    _prepare()
+    torch.compiler.reset()  # other rows compile the same functions for other sizes
+    return torch.compile(function, mode=mode, dynamic=False, fullgraph=True)
+
+
+@functools.cache
+def _prepare() -> None:
+    """Let processors compile what max-autotune chooses from at the same time: all of them, unless told otherwise."""
+    threads = int(os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", str(os.cpu_count())))
+    from torch._inductor import async_compile, config
+
+    config.compile_threads = threads
+    async_compile.AsyncCompile.wait_pool_ready()
+
+
+def take_turns(lock: Path) -> None:
+    """Let only one process at a time try kernels out on the GPU, so that none is timed while another one's runs.
+
+    What a process does there besides, such as copying weights, is not kept apart; that is over in its first seconds.
+    """
+    from torch._inductor.runtime.benchmarking import benchmarker
+
+    held = lock.open("w")
+    measure = benchmarker.benchmark_gpu
+
+    @functools.wraps(measure)
+    def alone(*given: Any, **options: Any) -> Any:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        try:
+            return measure(*given, **options)
+        finally:
+            fcntl.flock(held, fcntl.LOCK_UN)
+
+    benchmarker.benchmark_gpu = alone  # type: ignore[method-assign]
+
+
+def artifacts() -> bytes:
+    """What this process compiled, to be loaded by another one."""
+    made = torch.compiler.save_cache_artifacts()
+    assert made is not None, "torch.compile made nothing that can be kept"
+    return made[0]
+
+
+def load(made: bytes) -> None:
+    """Have what `artifacts` returned at hand, so that compiling the same again takes seconds."""
+    torch.compiler.load_cache_artifacts(made)
