@@ -14,6 +14,8 @@ from dla.isa.encoding import WORD_BYTES
 from dla.isa.table import MAX_OPERANDS
 
 COUNTERS = 1024
+TURN_AT = 2 * COUNTERS
+COUNTER_WORDS = TURN_AT + 4
 MAX_WAITS = 32
 PATH_DETAIL = 16
 IMAGES_AHEAD = 3
@@ -37,6 +39,7 @@ CONSTANTS: dict[str, tuple[int, str]] = {
     "MAX_OPERANDS": (MAX_OPERANDS, "operands of an instruction"),
     "WORD_BYTES": (WORD_BYTES, "size of an instruction word, and of a record"),
     "COUNTERS": (COUNTERS, "completion counters; instructions share them round-robin"),
+    "TURN_AT": (TURN_AT, "behind the counters: blocks that have ended, modulo those of two launches"),
     "MAX_WAITS": (MAX_WAITS, "dependencies of one instruction: one lane polls each"),
     "WAIT_FOR_ALL": (WAIT_FOR_ALL, "number of waits that means: until everything before is done"),
     "PATH_GENERIC": (PATH_GENERIC, "a handler for each row"),
@@ -220,13 +223,15 @@ LAUNCH = Struct(
         ("image_places", "<u8", 1, "const u32*", "per instruction: where its image begins and its length, in 16 bytes"),
         ("maps", "<u8", 1, "const char*", "tensor maps of the hot paths, 128 bytes each"),
         ("workspace", "<u8", 1, "char*", "memory of the hot paths, zero at the start of the first launch"),
-        ("counters", "<u8", 1, "u32*", "COUNTERS completion counters, then the number of blocks that left"),
+        ("counters", "<u8", 1, "u32*", "two sets of COUNTERS completion counters; at TURN_AT, which is whose turn"),
         ("abort", "<u8", 1, "u32*", "set: every wait gives up"),
         ("report", "<u8", 1, "Report*", ""),
         ("probes", "<u8", 1, "ProbeRecord*", ""),
         ("initial_registers", "<u8", 1, "const i64*", "s0..s31"),
         ("timeout_ns", "<u8", 1, "u64", "longest time that one wait may take"),
         ("instructions", "<u4", 1, "u32", "length of the program"),
+        ("first_pieces", "<u4", IMAGES_AHEAD, "u32", "lengths of the first images, in 16 bytes"),
+        ("pairs", "<u4", 1, "u32", "whether blocks of a pair share stages anywhere in the program"),
         ("expected_base", "<u4", 1, "u32", "0; the tests plant a hang with anything else"),
         ("rank", "<u4", 1, "u32", ""),
         ("world", "<u4", 1, "u32", ""),

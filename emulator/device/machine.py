@@ -14,7 +14,7 @@ from dla.emulator.binding import Bound, bind, bind_state, is_device_array
 from dla.emulator.device import build, gpu, plan, tune, tuned
 from dla.emulator.device.generate import TRAP_CODES
 from dla.emulator.device.launch import Launch
-from dla.emulator.device.layout import BLOCK_THREADS, COUNTERS, LAUNCH, PROBE, REPORT, WARP
+from dla.emulator.device.layout import BLOCK_THREADS, COUNTER_WORDS, LAUNCH, PROBE, REPORT, WARP
 from dla.emulator.device.memory import DeviceMemory
 from dla.emulator.device.paths import Choices
 from dla.emulator.device.state import State
@@ -112,7 +112,7 @@ class DeviceSession:
             "maps": upload(np.frombuffer(b"".join(m.encode() for m in self._plan.maps), np.uint8)),
             "workspace": upload(np.zeros(self._plan.workspace_bytes, np.uint8)),
         }
-        self._counters = upload(np.zeros(COUNTERS + 1, np.uint32))
+        self._counters = upload(np.zeros(COUNTER_WORDS, np.uint32))
         self._abort = upload(np.zeros(1, np.uint32))
         self._probes = upload(np.zeros(max(1, len(self._plan.probes)), PROBE.dtype))
         self._record = self._launch_record()
@@ -209,6 +209,7 @@ class DeviceSession:
         launch["initial_registers"] = self.memory.registers
         launch["timeout_ns"] = int(self._machine.timeout * 1e9)
         launch["instructions"] = len(self.program.instructions)
+        launch["first_pieces"], launch["pairs"] = self._plan.first_pieces, self._plan.pairs
         launch["rank"], launch["world"] = 0, 1
         return launch
 
@@ -267,7 +268,7 @@ class DeviceSession:
         """Make the next launch start from zeroed counters, and without a trap."""
         self.memory.clear(self._abort.ptr, 4)
         self.memory.clear(self.memory.report, REPORT.dtype.itemsize)
-        self.memory.clear(self._counters.ptr, 4 * (COUNTERS + 1))
+        self.memory.clear(self._counters.ptr, 4 * COUNTER_WORDS)
         self.memory.clear(self._tables["workspace"].ptr, self._plan.workspace_bytes)
         self._stream.synchronize()
 

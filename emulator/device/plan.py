@@ -62,6 +62,16 @@ class Plan:
     waits: Array  # u32 [instructions, 4]: first wait, number of waits, signal counter, first block
     wait_lists: Array  # u32 [n]
 
+    @property
+    def first_pieces(self) -> Array:
+        """Lengths of the first images, u32 [IMAGES_AHEAD] in 16 bytes: a launch needs no table for them."""
+        return self.image_places[:IMAGES_AHEAD, 1]
+
+    @property
+    def pairs(self) -> bool:
+        """Whether the blocks of a pair reach into each other's shared memory anywhere."""
+        return any(schedule.together > 1 for schedule in self.schedules)
+
 
 @dataclass
 class _Tables:

@@ -9,6 +9,7 @@ struct Controller {
     const Launch& launch;
     Shared& shared;
     u32 lane;
+    u32 turn;                // of the launch: see `ask`
     u32 pushed = 0;          // works handed out so far
     bool slot_free = false;  // the slot for the next one has been waited for
     u64 steps = 0;           // instructions executed so far
@@ -115,7 +116,7 @@ struct Controller {
             default: bits = *reinterpret_cast<const volatile u8*>(p); break;
         }
         write_register(shared.scalars, lane, LoadsArgs::of(w).dst(), bits);
-        if (first_lane()) add_release(launch.counters + w.signal, 1);  // a later write to x waits for every block's load
+        if (first_lane()) add_release(shared.counters + w.signal, 1);  // a later write to x waits for every block's load
         expect(w, gridDim.x, true);
         return true;
     }
@@ -153,9 +154,40 @@ struct Controller {
         }
     }
 
+    // Asks for what a launch begins with, before the block's first barrier: it is under way while barriers are made. Gives the
+    // launch's turn, which nobody should look at earlier than necessary.
+    static DEV u32 ask(const Launch& launch, Shared& shared, u32 lane) {
+        Scalars& m = shared.scalars;
+        if (lane < sizeof(m.registers.s) / PIECE_BYTES)
+            copy_async_16(m.registers.s + 2 * lane, launch.initial_registers + 2 * lane, PIECE_BYTES);
+        Fetcher().begin(launch, shared.images, lane);
+        const u32 turn = load_relaxed(launch.counters + TURN_AT);
+        if (lane < 16) m.registers.f[lane] = 0.0;
+        if (lane < 8) m.registers.p[lane] = 0;
+        if (lane == 0) {
+            m.loop_depth = m.call_depth = 0;
+            m.rank = launch.rank;
+            m.world = launch.world;
+        }
+        return turn;
+    }
+
+    // Launches take turns with two sets of counters, and each leaves the other's at zero: no block has to wait for the last one.
+    // The turn is a count of blocks, up to those of two launches. Each block adds itself after it has looked, so that all blocks
+    // of a launch find a number in the same half.
+    DEV void take_turn() {
+        if (first_lane()) shared.counters = launch.counters + (turn < gridDim.x ? 0 : COUNTERS);
+    }
+    DEV void end_turn() {
+        u32* const others = launch.counters + (turn < gridDim.x ? COUNTERS : 0);
+        for (u32 i = blockIdx.x * WARP + lane; i < COUNTERS; i += gridDim.x * WARP) store_relaxed(others + i, 0);
+        if (first_lane()) count_relaxed(launch.counters + TURN_AT, 2 * gridDim.x - 1);
+    }
+
     DEV void run() {
         Fetcher fetcher;
-        fetcher.jump(launch, shared.images, 0, lane);
+        fetcher.go_on(launch);
+        take_turn();
         for (u32 at = 0; at < launch.instructions;) {
             // A long scalar loop waits for nobody, and still has to hear of a trap or an interrupt.
             if (++steps % STEPS_PER_CHECK == 0 && (load_relaxed(launch.abort) || stopped(shared))) break;
@@ -172,6 +204,7 @@ struct Controller {
             at = next;
         }
         copy_async_wait<0>();
+        end_turn();
         if (blockIdx.x == 0) launch.report->registers[lane] = shared.scalars.registers.s[lane];
         // One last, empty work tells the others to go home. After a trap its slot may still be in use, by roles that
         // are past the point where they look at `last`.

@@ -10,6 +10,21 @@ struct Fetcher {
 
     DEV static u32 wrapped(u32 piece) { return piece < IMAGE_RING ? piece : piece - IMAGE_RING; }
 
+    // What a launch begins with: asks for the first instructions, without a look at the table of places.
+    DEV void begin(const Launch& launch, uint4* ring, u32 lane) {
+        u32 begin = 0;
+#pragma unroll
+        for (u32 i = 0; i < IMAGES_AHEAD; ++i) {
+            ask(launch, ring, begin, launch.first_pieces[i], lane);
+            begin += launch.first_pieces[i];
+        }
+    }
+    // The same in the eyes of a fetcher that has not asked itself. Waits for the first one.
+    DEV void go_on(const Launch& launch) {
+#pragma unroll
+        for (u32 i = 0; i < IMAGES_AHEAD; ++i) end = wrapped(end + launch.first_pieces[i]);
+        arrive();
+    }
     // Makes the image of instruction `index` the present one: after a jump, or at the start.
     DEV void jump(const Launch& launch, uint4* ring, u32 index, u32 lane) {
         copy_async_wait<0>();  // what was asked for in vain must not land later

@@ -13,53 +13,68 @@
 #include "controller.cuh"
 #include "workers.cuh"
 
-DEV void start(const Launch& launch, Shared& shared) {
-    for (u32 i = threadIdx.x; i < COUNTERS; i += BLOCK_THREADS) shared.expected[i] = launch.expected_base;
-    for (u32 i = threadIdx.x; i < COUNTERS / WARP; i += BLOCK_THREADS) shared.shared_with[i] = 0;
-    Scalars& m = shared.scalars;
-    if (threadIdx.x < 32) m.registers.s[threadIdx.x] = launch.initial_registers[threadIdx.x];
-    if (threadIdx.x < 16) m.registers.f[threadIdx.x] = 0.0;
-    if (threadIdx.x < 8) m.registers.p[threadIdx.x] = 0;
-    if (threadIdx.x == 0) {
-        m.loop_depth = m.call_depth = 0;
-        m.rank = launch.rank;
-        m.world = launch.world;
-        shared.launch = &launch;
-        shared.stop = 0;
-        for (u32 i = 0; i < WORKS; ++i) {
-            mbarrier_init(&shared.decoded[i], ARRIVING_LANES);
-            mbarrier_init(&shared.placed[i], ARRIVING_LANES);
-            mbarrier_init(&shared.ready[i], ARRIVING_LANES);
-            mbarrier_init(&shared.done[i], WORKER_WARPS * ARRIVING_LANES);
-            mbarrier_init(&shared.free[i], 2 * ARRIVING_LANES);
-        }
-        for (u32 kind = 0; kind < PAIR; ++kind) shared.stages[kind].init(kind + 1);
-        shared.loader = LoaderState();
-        mbarrier_init(&shared.opened, PAIR);
-        shared.openings = 0;
-        shared.other_place = RingPlace();
-        fence_barrier_init();
-    }
+// Keeps the launch's parameters at hand. Called by a warp.
+DEV void copy(const Launch& launch, Shared& shared, u32 lane) {
+    constexpr u32 WORDS = sizeof(Launch) / sizeof(u32);
+    static_assert(WORDS <= WARP, "one for each lane");
+    if (lane < WORDS) reinterpret_cast<u32*>(shared.launch)[lane] = reinterpret_cast<const u32*>(&launch)[lane];
 }
 
-// The last block out leaves the counters at zero for the next launch.
-DEV void leave(const Launch& launch, Shared& shared) {
-    pair_end();  // nobody reaches into the shared memory of a block that has ended
-    if (threadIdx.x == 0) shared.leaves_last = fetch_add_acq_rel(launch.counters + COUNTERS, 1) == gridDim.x - 1;
-    __syncthreads();
-    if (!shared.leaves_last) return;
-    for (u32 i = threadIdx.x; i <= COUNTERS; i += BLOCK_THREADS) store_relaxed(launch.counters + i, 0);
+// What each warp does first, none after another: the controller asks for the first images, which takes longest, and the others
+// make the barriers, a few each. The compiler knows an election for a single thread: else it goes over lanes in a loop. Gives the
+// controller the launch's turn.
+DEV u32 start(const Launch& launch, Shared& shared, u32 warp, u32 lane) {
+    u32 turn = 0;
+    if (warp == CONTROLLER) {
+        turn = Controller::ask(launch, shared, lane);
+    } else if (warp == LOADER) {
+        copy(launch, shared, lane);
+        if (elect_one()) {
+            shared.loader = LoaderState();
+            shared.openings = 0;
+            shared.other_place = RingPlace();
+            mbarrier_init(&shared.opened, PAIR);
+            shared.stop = 0;
+        }
+    } else if (warp == WAITER) {
+        if (elect_one()) {
+            for (u32 i = 0; i < WORKS; ++i) {
+                mbarrier_init(&shared.decoded[i], ARRIVING_LANES);
+                mbarrier_init(&shared.placed[i], ARRIVING_LANES);
+                mbarrier_init(&shared.ready[i], ARRIVING_LANES);
+            }
+        }
+    } else if (warp == SIGNALLER) {
+        if (elect_one()) {
+            for (u32 i = 0; i < WORKS; ++i) {
+                mbarrier_init(&shared.done[i], WORKER_WARPS * ARRIVING_LANES);
+                mbarrier_init(&shared.free[i], 2 * ARRIVING_LANES);
+            }
+        }
+    } else {
+        const u32 worker = warp - CONTROLLER_WARPS;
+#pragma unroll
+        for (u32 i = 0; i < COUNTERS / WORKER_THREADS; ++i)
+            shared.expected[i * WORKER_THREADS + worker * WARP + lane] = launch.expected_base;
+        if (worker == 0) shared.shared_with[lane] = 0;
+        if (elect_one()) {
+            shared.stages[OWN_STAGES].init(1, worker);
+            if (launch.pairs) shared.stages[PAIR - 1].init(PAIR, worker);
+        }
+    }
+    fence_barrier_init();
+    return turn;
 }
 
 extern "C" __global__ void IN_PAIRS __launch_bounds__(BLOCK_THREADS, 1) dla_machine(const __grid_constant__ Launch launch) {
     Shared& shared = shared_state();
-    start(launch, shared);
-    pair_begin();
-    const u32 warp = __shfl_sync(0xffffffffu, threadIdx.x / WARP, 0);
+    const u32 warp = __shfl_sync(0xffffffffu, threadIdx.x / WARP, 0), lane = threadIdx.x % WARP;
+    const u32 turn = start(launch, shared, warp, lane);
+    __syncthreads();
+    if (launch.pairs) pair_begin();
     if (warp < CONTROLLER_WARPS) {
         give_registers<CONTROL_REGISTERS>();
-        const u32 lane = threadIdx.x % WARP;
-        if (warp == CONTROLLER) Controller{launch, shared, lane}.run();
+        if (warp == CONTROLLER) Controller{launch, shared, lane, turn}.run();
         else if (warp == LOADER) run_loader();
         else if (warp == WAITER) run_waiter(launch, shared, lane);
         else run_signaller(launch, shared, lane);
@@ -67,7 +82,7 @@ extern "C" __global__ void IN_PAIRS __launch_bounds__(BLOCK_THREADS, 1) dla_mach
         take_registers<WORKER_REGISTERS>();
         work(launch);
     }
-    leave(launch, shared);
+    if (launch.pairs) pair_end();  // nobody reaches into the shared memory of a block that has ended
 }
 
 // Runs once when a program is loaded, one warp in each of as many blocks as the machine has: chooses the way
@@ -75,8 +90,9 @@ extern "C" __global__ void IN_PAIRS __launch_bounds__(BLOCK_THREADS, 1) dla_mach
 extern "C" __global__ void __launch_bounds__(WARP, 1) dla_prepare(const __grid_constant__ Launch launch) {
     Shared& shared = shared_state();
     const u32 lane = threadIdx.x;
-    shared.launch = &launch;
+    copy(launch, shared, lane);
     shared.scalars.registers.s[lane] = 0;
+    __syncwarp();
     Fetcher fetcher;
     for (u32 at = blockIdx.x; at < launch.instructions; at += gridDim.x) {
         fetcher.jump(launch, shared.images, at, lane);

@@ -67,6 +67,8 @@ DEV void store_relaxed_16(f32* p, uint4 v) {
     asm volatile("st.relaxed.gpu.global.v4.u32 [%0], {%1, %2, %3, %4};" ::"l"(p), "r"(v.x), "r"(v.y), "r"(v.z), "r"(v.w) : "memory");
 }
 DEV void store_release(u32* p, u32 v) { asm volatile("st.release.gpu.global.u32 [%0], %1;" ::"l"(p), "r"(v) : "memory"); }
+// Counts up to `last`, then from 0 again.
+DEV void count_relaxed(u32* p, u32 last) { asm volatile("red.relaxed.gpu.global.inc.u32 [%0], %1;" ::"l"(p), "r"(last) : "memory"); }
 DEV void add_release(u32* p, u32 v) { asm volatile("red.release.gpu.global.add.u32 [%0], %1;" ::"l"(p), "r"(v) : "memory"); }
 DEV u32 fetch_add_acq_rel(u32* p, u32 v) {
     u32 old;
@@ -120,10 +122,9 @@ DEV bool elect_one() {
     return threadIdx.x % WARP == 0;
 #endif
 }
-// Waits for all threads of the pair, or of the block where there are no pairs: at the beginning, until each has made its
-// barriers known (fence_barrier_init); at the end, until everything is done, which takes a fence of all memory.
+// Waits for all threads of the pair: at the beginning, until each has made its barriers known (fence_barrier_init); at the
+// end, until everything is done, which takes a fence of all memory.
 DEV void pair_begin() {
-    __syncthreads();
 #ifdef HOPPER
     asm volatile("barrier.cluster.arrive.relaxed.aligned;\nbarrier.cluster.wait.acquire.aligned;" ::: "memory");
 #endif
@@ -132,8 +133,6 @@ DEV void pair_end() {
 #ifdef HOPPER
     __syncwarp();
     asm volatile("barrier.cluster.arrive.release.aligned;\nbarrier.cluster.wait.acquire.aligned;" ::: "memory");
-#else
-    __syncthreads();
 #endif
 }
 // Arrives at the same barrier of the pair's other block.

@@ -26,11 +26,13 @@ struct RingBarriers {
     u64 full[RING_BARRIERS];   // copies -> workers: one arrival of the loader, and the bytes
     u64 empty[RING_BARRIERS];  // workers -> loader: each worker warp arrives
 
-    // `blocks`: those whose workers release a stage.
-    DEV void init(u32 blocks) {
-        for (u32 i = 0; i < RING_BARRIERS; ++i) {
-            mbarrier_init(&full[i], 1);
-            mbarrier_init(&empty[i], blocks * WORKER_WARPS * ARRIVING_LANES);
+    // A worker warp's part of them. `blocks`: those whose workers release a stage.
+    DEV void init(u32 blocks, u32 worker) {
+        constexpr u32 EACH = RING_BARRIERS / WORKER_WARPS;
+#pragma unroll
+        for (u32 i = 0; i < EACH; ++i) {
+            mbarrier_init(&full[worker * EACH + i], 1);
+            mbarrier_init(&empty[worker * EACH + i], blocks * WORKER_WARPS * ARRIVING_LANES);
         }
     }
 };

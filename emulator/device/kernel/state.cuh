@@ -60,7 +60,7 @@ constexpr u32 IMAGE_PIECES = HEADER_PIECES + MAX_OPERANDS * TENSOR_PIECES;
 constexpr u32 IMAGE_RING = IMAGES_AHEAD * IMAGE_PIECES;  // 16-byte pieces of instructions on their way to the controller
 
 // Registers of the scalar unit.
-struct Registers {
+struct __align__(16) Registers {
     i64 s[32];
     f64 f[16];
     u32 p[8];
@@ -134,9 +134,9 @@ struct Shared {
     u32 expected[COUNTERS];           // what each counter will show once everything so far, in program order, is done
     u32 shared_with[COUNTERS / WARP]; // a bit for each counter: set once blocks other than this one count on it
     Scalars scalars;
-    const Launch* launch;
-    u32 stop;         // this block has trapped or heard of a trap
-    u32 leaves_last;  // of all blocks
+    Launch launch[1];  // a copy: the parameters themselves are as far as global memory, unless the address is known to the compiler
+    u32* counters;     // those of this launch
+    u32 stop;          // this block has trapped or heard of a trap
     WorkerPlace workers[WORKER_WARPS];
 };
 constexpr u32 STAGING_AT = RING_BYTES, SHARED_AT = RING_BYTES + STAGING_BYTES;

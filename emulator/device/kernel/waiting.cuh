@@ -4,7 +4,7 @@
 
 // Waits, in each `active` lane of a warp, until `counter` reaches `target`; false after a trap or a time-out.
 DEV bool wait_counters(const Launch& launch, bool active, u32 counter, u32 target, u32 instruction) {
-    const u32* p = launch.counters + counter;
+    const u32* p = shared_state().counters + counter;
     const bool ok = !active || spin(
         &launch, [&] { return static_cast<i32>(load_acquire(p) - target) >= 0; },
         [&] { raise(&launch, TRAP_TIMEOUT, instruction, WAITED_FOR_COUNTER, counter, load_relaxed(p), target); });
@@ -49,7 +49,7 @@ DEV void run_signaller(const Launch& launch, Shared& shared, u32 lane) {
         if (w.last) return;
         wait_phase(&shared.done[slot], parity);
         // The barrier orders every worker's stores before this one thread's release.
-        if (lane == 0 && w.go && !stopped(shared)) add_release(launch.counters + w.signal, 1);
+        if (lane == 0 && w.go && !stopped(shared)) add_release(shared.counters + w.signal, 1);
         warp_arrive(&shared.free[slot]);
     }
 }

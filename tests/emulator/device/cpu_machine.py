@@ -26,7 +26,7 @@ import numpy as np
 from dla.emulator.binding import bind, bind_state
 from dla.emulator.device import plan, source
 from dla.emulator.device.generate import TRAP_CODES
-from dla.emulator.device.layout import COUNTERS, IMAGE_HEADER, LAUNCH, PROBE, REPORT
+from dla.emulator.device.layout import COUNTER_WORDS, COUNTERS, IMAGE_HEADER, LAUNCH, PROBE, REPORT, TURN_AT
 from dla.emulator.device.paths import Choices, Target
 from dla.emulator.device.paths.tensor_map import ALIGNMENT, AnyMap, Im2colMap
 from dla.isa import weights
@@ -110,7 +110,8 @@ class CpuSession:
         maps = self._room(max(1, len(self.plan.maps)) * 128)
         for index, tensor_map in enumerate(self.plan.maps):
             maps[index * 128 : index * 128 + 8].view(np.uint64)[0] = self._copied(_encoded(tensor_map)).ctypes.data
-        self._counters = np.zeros(COUNTERS + 1, np.uint32)
+        self._counters = np.zeros(COUNTER_WORDS, np.uint32)
+        self._launches = 0  # since the counters were zero
         self._abort = np.zeros(1, np.uint32)
         self._report = np.zeros(1, REPORT.dtype)
         self._probes = np.zeros(max(1, len(self.plan.probes)), PROBE.dtype)
@@ -126,6 +127,7 @@ class CpuSession:
             self._launch[name] = table.ctypes.data
             self._kept.append(table)
         self._launch["instructions"], self._launch["world"] = len(program.instructions), 1
+        self._launch["first_pieces"], self._launch["pairs"] = self.plan.first_pieces, self.plan.pairs
         assert self._library.run_prepare(ctypes.c_void_p(self._launch.ctypes.data), BLOCKS) == 0
 
     def set_state(self, values: Mapping[str, Any]) -> None:
@@ -166,13 +168,15 @@ class CpuSession:
         self._launch["expected_base"], self._launch["timeout_ns"] = self.expected_base, self.timeout_ns
         status = self._library.run_machine(ctypes.c_void_p(self._launch.ctypes.data), BLOCKS, self.seed)
         assert status == 0, "the emulated device says above what is wrong"
+        self._launches += 1
+        turn = self._launches % 2
+        assert not self._counters[turn * COUNTERS : (turn + 1) * COUNTERS].any(), "zero when their turn comes"
+        assert self._counters[TURN_AT] == turn * BLOCKS, "every block has ended its turn"
         report = self._report[0].copy()
         self._report[:] = np.zeros(1, REPORT.dtype)
         self._abort[:] = 0
         if report["claimed"]:
-            self._counters[:] = 0
             raise Trap(_CATEGORIES[int(report["category"])], "on the CPU", instruction=int(report["instruction"]))
-        assert not self._counters.any(), "the last block out zeroes the counters"
         read = {s: {t.name: self._read(t.name) for t in self.program.in_segment(s)} for s in Segment}
         return SimpleNamespace(outputs=read[Segment.OUTPUT], state=read[Segment.STATE])
 
