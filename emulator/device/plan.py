@@ -269,6 +269,7 @@ def _waits(program: Program, conflicting: Sequence[Sequence[int]]) -> tuple[Arra
     Signalling instructions share COUNTERS counters round-robin; targets count every arrival that program order puts
     before the waiting instruction. A block that runs ahead must not arrive for a later instruction while another still
     owes an arrival for an earlier one, so an instruction whose counter is shared also waits for that counter itself.
+    What nobody waits for signals nobody (COUNTERS): the last instructions of a program, in front of its end.
     """
     waits = np.zeros((len(program.instructions), 4), np.uint32)
     lists: list[int] = []
@@ -284,6 +285,9 @@ def _waits(program: Program, conflicting: Sequence[Sequence[int]]) -> tuple[Arra
         count = WAIT_FOR_ALL if needed is None else len(needed)
         waits[index] = (len(lists), count, counter[index], 0)
         lists += needed or []
+    if len(counter) <= COUNTERS and not (waits[:, 1] == WAIT_FOR_ALL).any():
+        heard = {j for before in conflicting for j in before}
+        waits[[j for j in counter if j not in heard], 2] = COUNTERS
     return waits, np.array(lists or [0], np.uint32)
 
 

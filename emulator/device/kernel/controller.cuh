@@ -116,7 +116,7 @@ struct Controller {
             default: bits = *reinterpret_cast<const volatile u8*>(p); break;
         }
         write_register(shared.scalars, lane, LoadsArgs::of(w).dst(), bits);
-        if (first_lane()) add_release(shared.counters + w.signal, 1);  // a later write to x waits for every block's load
+        if (first_lane() && w.signal != COUNTERS) add_release(shared.counters + w.signal, 1);  // a later write to x waits for every block's load
         expect(w, gridDim.x, true);
         return true;
     }

@@ -131,8 +131,8 @@ struct Shared {
     u32 openings;                     // the loader's: how often,
     RingPlace other_place;            // and where it goes on with the kind of stages that is not in use
     u8 stage_way[RING_BARRIERS];      // the loader's: granules of each stage, with those skipped in front of it
-    u32 expected[COUNTERS];           // what each counter will show once everything so far, in program order, is done
-    u32 shared_with[COUNTERS / WARP]; // a bit for each counter: set once blocks other than this one count on it
+    u32 expected[COUNTERS + 1];           // what each counter will show once everything so far, in program order, is done
+    u32 shared_with[COUNTERS / WARP + 1]; // a bit for each counter: set once blocks other than this one count on it
     Scalars scalars;
     Launch launch[1];  // a copy: the parameters themselves are as far as global memory, unless the address is known to the compiler
     u32* counters;     // those of this launch

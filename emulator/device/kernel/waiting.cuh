@@ -49,7 +49,7 @@ DEV void run_signaller(const Launch& launch, Shared& shared, u32 lane) {
         if (w.last) return;
         wait_phase(&shared.done[slot], parity);
         // The barrier orders every worker's stores before this one thread's release.
-        if (lane == 0 && w.go && !stopped(shared)) add_release(shared.counters + w.signal, 1);
+        if (lane == 0 && w.go && w.signal != COUNTERS && !stopped(shared)) add_release(shared.counters + w.signal, 1);
         warp_arrive(&shared.free[slot]);
     }
 }
