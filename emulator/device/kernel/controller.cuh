@@ -11,7 +11,7 @@ struct Controller {
     u32 lane;
     u32 turn;                // of the launch: see `ask`
     u32 pushed = 0;          // works handed out so far
-    bool slot_free = false;  // the slot for the next one has been waited for
+    bool slot_free = true;   // nobody uses the slot for the next one
     u64 steps = 0;           // instructions executed so far
 
     DEV bool first_lane() const { return anew(lane) == 0; }
@@ -29,11 +29,11 @@ struct Controller {
     }
 
     // Fills in what `w` waits for; the targets are those of this point in program order.
-    DEV void gather_waits(Work& w) {
-        const bool for_all = w.waits == WAIT_FOR_ALL;
+    DEV void gather_waits(Work& w, const Head& head) {
+        const bool for_all = head.waits == WAIT_FOR_ALL;
         if (for_all) drain(w.instruction);
-        const u32 counters = for_all ? 0 : w.waits;
-        bool own = true;
+        const u32 counters = for_all ? 0 : head.waits;
+        bool own = counters != 0;
         if (lane < counters) {
             const u32 counter = w.wait_counter[lane];
             w.wait_target[lane] = shared.expected[counter];
@@ -42,7 +42,8 @@ struct Controller {
         own = __all_sync(0xffffffffu, own);
         if (first_lane()) {
             w.counters = counters;
-            w.follows_own = own && counters != 0;
+            // Copies ahead of the workers do not wait for them; they need to see the counters.
+            w.follows_own = own && head.path == PATH_GENERIC;
         }
         __syncwarp();
     }
@@ -54,12 +55,13 @@ struct Controller {
         }
     }
 
-    // From here on, later instructions that wait for `w` wait for `arrivals` more, some or all of them other blocks'.
-    DEV void expect(const Work& w, u32 arrivals, bool others) {
+    // From here on, later instructions that wait for one that signals `counter` wait for `arrivals` more, some or all of them
+    // other blocks'.
+    DEV void expect(u32 counter, u32 arrivals, bool others) {
         __syncwarp();
         if (first_lane()) {
-            shared.expected[w.signal] += arrivals;
-            if (others) shared.shared_with[w.signal / WARP] |= 1u << w.signal % WARP;
+            shared.expected[counter] += arrivals;
+            if (others) shared.shared_with[counter / WARP] |= 1u << counter % WARP;
         }
         __syncwarp();
     }
@@ -70,27 +72,26 @@ struct Controller {
     }
 
     // Hands a tensor instruction to the other roles, if this block has a share in it.
-    DEV void issue(Work& w) {
-        gather_waits(w);
-        u32 tiles = w.tiles - 1;
-        if (w.tiles == 0) {  // they depend on registers
+    DEV void issue(Work& w, const Head& head) {
+        gather_waits(w, head);
+        u32 tiles = head.tiles - 1;
+        if (head.tiles == 0) {  // they depend on registers
             prepare_path(w, lane);
             tiles = tiles_of_path(w);
             if (first_lane()) w.granules = scratch_granules(w);
         }
         const u32 blocks = tiles < gridDim.x ? tiles : gridDim.x;
-        const u32 first_tile = blockIdx.x - w.first_block + (blockIdx.x >= w.first_block ? 0 : gridDim.x);
+        const u32 first_tile = blockIdx.x - head.first_block + (blockIdx.x >= head.first_block ? 0 : gridDim.x);
         const bool takes_part = first_tile < tiles;
-        expect(w, blocks, blocks > (takes_part ? 1 : 0));
-        if (!takes_part) return;
-        if (first_lane()) {
-            w.order = steps;
-            w.tiles = tiles;
-            w.first_tile = first_tile;
-            // Copies ahead of the workers do not wait for them; they need to see the counters.
-            w.follows_own = w.follows_own && w.path == PATH_GENERIC;
+        if (takes_part) {
+            if (first_lane()) {
+                w.order = steps;
+                w.tiles = tiles;
+                w.first_tile = first_tile;
+            }
+            push();
         }
-        push();
+        expect(head.signal, blocks, blocks > (takes_part ? 1 : 0));
     }
 
     DEV void push() {
@@ -100,8 +101,8 @@ struct Controller {
     }
 
     // Waits for a tensor's value and loads it to a register.
-    DEV bool execute_loads(Work& w) {
-        gather_waits(w);
+    DEV bool execute_loads(Work& w, const Head& head) {
+        gather_waits(w, head);
         if (!wait_for(launch, w, lane)) return false;
         const Tensor& x = w.operands[0];
         const volatile char* p = x.data;  // written during this launch: never from a read-only cache
@@ -116,15 +117,15 @@ struct Controller {
             default: bits = *reinterpret_cast<const volatile u8*>(p); break;
         }
         write_register(shared.scalars, lane, LoadsArgs::of(w).dst(), bits);
-        if (first_lane() && w.signal != COUNTERS) add_release(shared.counters + w.signal, 1);  // a later write to x waits for every block's load
-        expect(w, gridDim.x, true);
+        if (first_lane() && head.signal != COUNTERS) add_release(shared.counters + w.signal, 1);  // a later write to x waits for every block's load
+        expect(head.signal, gridDim.x, true);
         return true;
     }
 
     // Executes one instruction; false at the end of the program or after a trap. `next` is where to go on.
-    DEV bool step(Work& w, u32& next) {
-        if (!(w.scalar_count & CONTROLLER_ONLY)) {
-            issue(w);
+    DEV bool step(Work& w, const Head& head, u32& next) {
+        if (!(head.scalar_count & CONTROLLER_ONLY)) {
+            issue(w, head);
             return true;
         }
         Scalars& m = shared.scalars;
@@ -133,7 +134,7 @@ struct Controller {
             case OP_HALT: return false;
             case OP_MOV: execute_mov(m, w, lane); return true;
             case OP_CMP: execute_cmp(m, w, lane); return true;
-            case OP_LOADS: return execute_loads(w);
+            case OP_LOADS: return execute_loads(w, head);
             case OP_ENDLOOP: next = execute_endloop(m, lane, next); return true;
             case OP_BR: next = execute_branch(m, w, lane, next); return true;
             case OP_CALL: next = execute_call(m, w, lane, next); return true;
@@ -193,12 +194,13 @@ struct Controller {
             if (++steps % STEPS_PER_CHECK == 0 && (load_relaxed(launch.abort) || stopped(shared))) break;
             if (!wait_for_slot()) break;
             Work& w = slot();
-            if (!decode(shared.scalars, shared.images, fetcher.at, w, at, lane)) {
+            const Head head(shared.images, fetcher.at);
+            if (!decode(shared.scalars, shared.images, fetcher.at, head, w, at, lane)) {
                 fail(TRAP_EXTENT, at);
                 break;
             }
             u32 next = at + 1;
-            if (!step(w, next)) break;
+            if (!step(w, head, next)) break;
             if (next == at + 1) fetcher.advance(launch, shared.images, lane);
             else fetcher.jump(launch, shared.images, next, lane);
             at = next;

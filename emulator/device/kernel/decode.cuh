@@ -103,16 +103,33 @@ DEV void resolve_scalars(Work& w, const Scalars& m, u32 scalars, u32 lane) {
     }
 }
 
+// What the controller goes by: three pieces of an image, asked for all at once instead of one field after another.
+struct Head {
+    u32 tiles, path, first_block, signal, waits, present, dynamic, scalar_count;
+
+    DEV Head(const uint4* ring, u32 begin) {
+        constexpr u32 ORDER = 1 + 3 * WORD_BYTES / PIECE_BYTES;  // behind the word and two records
+        const uint4 first = ring[begin], order = ring[Fetcher::wrapped(begin + ORDER)], kind = ring[Fetcher::wrapped(begin + ORDER + 1)];
+        tiles = first.w;
+        path = order.x;
+        first_block = order.y;
+        signal = order.z;
+        waits = order.w;
+        present = kind.x;
+        dynamic = kind.y;
+        scalar_count = kind.w;
+    }
+};
+
 // Fills `w` for the instruction at `at` from its image, which begins at piece `begin` of the ring; false if an operand's extent is wrong.
-DEV bool decode(const Scalars& m, const uint4* ring, u32 begin, Work& w, u32 at, u32 lane) {
+DEV bool decode(const Scalars& m, const uint4* ring, u32 begin, const Head& head, Work& w, u32 at, u32 lane) {
     const auto image = [&](u32 piece) { return ring[Fetcher::wrapped(begin + piece)]; };
     if (lane < HEADER_PIECES) reinterpret_cast<uint4*>(&w)[lane] = image(lane);
-    __syncwarp();
     constexpr u32 AT_ONCE = WARP / TENSOR_PIECES;
 #pragma unroll
     for (u32 k = lane / TENSOR_PIECES; k < MAX_OPERANDS; k += AT_ONCE) {
-        const u32 before = __popc(w.present & (1u << k) - 1), piece = lane % TENSOR_PIECES;
-        const bool present = w.present >> k & 1;
+        const u32 before = __popc(head.present & (1u << k) - 1), piece = lane % TENSOR_PIECES;
+        const bool present = head.present >> k & 1;
         reinterpret_cast<uint4*>(&w.operands[k])[piece] =
             present ? image(HEADER_PIECES + before * TENSOR_PIECES + piece) : make_uint4(0, 0, 0, 0);
     }
@@ -120,10 +137,14 @@ DEV bool decode(const Scalars& m, const uint4* ring, u32 begin, Work& w, u32 at,
         w.instruction = at;
         w.last = 0;
     }
-    if (const u32 scalars = w.scalar_count % CONTROLLER_ONLY) resolve_scalars(w, m, scalars, lane);
     __syncwarp();
+    if (const u32 scalars = head.scalar_count % CONTROLLER_ONLY) {
+        resolve_scalars(w, m, scalars, lane);
+        __syncwarp();
+    }
+    if (!head.dynamic) return true;
     bool fits = true;
-    if (w.dynamic && lane < MAX_OPERANDS && w.operands[lane].present && w.operands[lane].dynamic) fits = patch(w.operands[lane], m);
+    if (lane < MAX_OPERANDS && w.operands[lane].present && w.operands[lane].dynamic) fits = patch(w.operands[lane], m);
     fits = __all_sync(0xffffffffu, fits);
     __syncwarp();
     return fits;

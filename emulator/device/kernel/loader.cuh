@@ -67,7 +67,7 @@ struct Loader : LoaderState {
     // started. A stage that has been claimed gets all its copies, also where the run is over.
     template <class Ahead, class Behind> DEV bool fill_ahead(u32 count, u32 granules, u32 bytes, bool ready, Ahead ahead, Behind behind) {
         bool going_on = true;
-        if (!ready) {
+        if (!ready && !found_ready()) {
             RingPlace again = place;
             Stage stage;
             for (u32 left = count; left != 0 && has_room(again, granules); --left) {
@@ -119,6 +119,14 @@ struct Loader : LoaderState {
     DEV void wait_ready() {
         wait_phase(&shared_state().ready[taken % WORKS], taken / WORKS % 2);
         fence_proxy_global();
+    }
+
+    // Whether that is so already: the first instruction of a launch, or a branch of its own. Then the first stage is what to hurry
+    // for, with all its copies, instead of a part of each stage.
+    DEV bool found_ready() {
+        if (!mbarrier_passed(&shared_state().ready[taken % WORKS], taken / WORKS % 2)) return false;
+        fence_proxy_global();
+        return true;
     }
 
     // Lets stages of the `wanted` kind be claimed; false if the run is over. For shared ones, waits for the pair's other

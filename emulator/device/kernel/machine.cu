@@ -97,8 +97,9 @@ extern "C" __global__ void __launch_bounds__(WARP, 1) dla_prepare(const __grid_c
     for (u32 at = blockIdx.x; at < launch.instructions; at += gridDim.x) {
         fetcher.jump(launch, shared.images, at, lane);
         Work& w = shared.works[0];
-        decode(shared.scalars, shared.images, fetcher.at, w, at, lane);
-        if (w.dynamic) continue;
+        const Head head(shared.images, fetcher.at);
+        decode(shared.scalars, shared.images, fetcher.at, head, w, at, lane);
+        if (head.dynamic) continue;
         prepare_path(w, lane);
         const u32 tiles = tiles_of_path(w);
         auto* image = reinterpret_cast<ImageHeader*>(launch.images + static_cast<u64>(launch.image_places[2 * at]) * PIECE_BYTES);

@@ -9,10 +9,11 @@ import pytest
 
 from dla.assembler import assemble
 from dla.emulator.device import plan
-from dla.emulator.device.layout import COUNTERS, MAX_WAITS, WAIT_FOR_ALL
+from dla.emulator.device.layout import COUNTERS, IMAGE_HEADER, MAX_WAITS, WAIT_FOR_ALL
 from dla.emulator.device.paths import Target
 from dla.isa.attributes import pack
 from dla.isa.descriptor import Segment
+from dla.isa.encoding import WORD_BYTES
 from dla.isa.errors import InputError
 from dla.isa.instructions import BY_MNEMONIC
 from dla.isa.program import Program
@@ -138,6 +139,15 @@ main:
     at = BY_MNEMONIC["PROBE"].all_attributes["tag"].at // 32
     assert made.probes == (0, 2)
     assert [made.headers[i]["word"][at] for i in made.probes] == [0, 1]
+
+
+def test_what_the_controller_goes_by_lies_in_three_pieces():
+    """Head in decode.cuh takes them apart by their places."""
+    place = {name: at for name, (_, at, *_) in IMAGE_HEADER.dtype.fields.items()}
+    assert place["tiles"] == 12
+    order = 16 + 3 * WORD_BYTES
+    assert [place[name] - order for name in ("path", "first_block", "signal", "waits")] == [0, 4, 8, 12]
+    assert [place[name] - order for name in ("present", "dynamic", "granules", "scalar_count")] == [16, 20, 24, 28]
 
 
 # ---- the order that the counters keep ----
