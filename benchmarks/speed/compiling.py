@@ -30,9 +30,10 @@ def _prepare() -> None:
 
 
 def take_turns(lock: Path) -> None:
-    """Let only one process at a time try kernels out on the GPU, so that none is timed while another one's runs.
+    """Let processes time kernels on the GPU one after the other, so that none is timed while another one is.
 
-    What a process does there besides, such as copying weights, is not kept apart; that is over in its first seconds.
+    What a process does there besides is not kept apart: copying weights, in its first seconds, and the first run of
+    each kernel. That run loads the kernel, which takes longer than timing it: turns would last ten times as long.
     """
     from torch._inductor.runtime.benchmarking import benchmarker
 
@@ -40,10 +41,12 @@ def take_turns(lock: Path) -> None:
     measure = benchmarker.benchmark_gpu
 
     @functools.wraps(measure)
-    def alone(*given: Any, **options: Any) -> Any:
+    def alone(kernel: Callable[[], Any], *given: Any, **options: Any) -> Any:
+        kernel()
+        torch.cuda.synchronize()
         fcntl.flock(held, fcntl.LOCK_EX)
         try:
-            return measure(*given, **options)
+            return measure(kernel, *given, **options)
         finally:
             fcntl.flock(held, fcntl.LOCK_UN)
 
