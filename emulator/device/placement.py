@@ -4,7 +4,9 @@ Products, whose weights are loaded ahead of what they wait for, go round all blo
 ended: those that do not depend on each other (q, k and v; branches) have blocks of their own, and a small one in a
 chain finds blocks that have had time to load its weights. Of everything else, the first instruction that waits for
 another takes over its place, since what a block's own workers did needs no counter: a chain of single tiles stays on
-one block. The others begin behind what goes on at the same time.
+one block. What waits for a product that all blocks had a part in would wait for all of them anywhere; it goes to the
+first blocks, always the same, so that they still have its code in their caches. The others begin behind what goes on at
+the same time.
 """
 
 from __future__ import annotations
@@ -37,6 +39,7 @@ def first_blocks(before: Sequence[Sequence[int]], shares: Sequence[Share | None]
     places: list[int] = [0] * len(shares)  # counted without end
     ends = [0] * len(shares)
     taken_over: set[int] = set()
+    everywhere: set[int] = set()  # products that all blocks have a part in
     turn = 0  # where the next product begins
     for index, share in enumerate(shares):
         if share is None:
@@ -49,10 +52,14 @@ def first_blocks(before: Sequence[Sequence[int]], shares: Sequence[Share | None]
         if share.ahead:
             places[index] = -(-max([turn, *beside]) // share.together) * share.together
             turn = places[index] + share.tiles
+            if share.tiles >= blocks:
+                everywhere.add(index)
         elif left is not None:
             taken_over.add(left)
-            # Behind more tiles than blocks are those blocks that had fewer of them.
-            places[index] = places[left] if ends[left] - places[left] < blocks else ends[left]
+            if left in everywhere and share.tiles < blocks:
+                places[index] = -(-ends[left] // blocks) * blocks
+            else:  # behind more tiles than blocks are those blocks that had fewer of them
+                places[index] = places[left] if ends[left] - places[left] < blocks else ends[left]
         else:
             places[index] = max(beside, default=turn)
         ends[index] = places[index] + share.tiles

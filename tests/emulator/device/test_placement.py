@@ -56,9 +56,10 @@ def test_products_go_round_all_blocks():
 
 
 def test_what_follows_a_product_takes_its_place():
-    """Or, where that left some blocks with less to do than others, the place of those."""
-    shares = [Share(18, ahead=True), Share(4), Share(140, ahead=True), Share(1), Share(1)]
-    assert first_blocks([[], [0], [1], [2], [3]], shares, BLOCKS) == [0, 0, 18, 26, 26]
+    """Or, where all blocks had a part in it, the first blocks, unless it has something for all of them itself."""
+    shares = [Share(18, ahead=True), Share(4), Share(140, ahead=True), Share(1), Share(1), Share(BLOCKS, ahead=True)]
+    assert first_blocks([[], [0], [1], [2], [3], [4]], shares, BLOCKS) == [0, 0, 18, 0, 0, 26]
+    assert first_blocks([[], [0]], [Share(140, ahead=True), Share(BLOCKS)], BLOCKS) == [0, 8]
 
 
 def test_a_product_beside_something_else_begins_behind_it():
