@@ -12,6 +12,9 @@ Each tensor row `GEMM` gets an argument view `GemmArgs` and is dispatched to a h
         static DEV u32 tiles(const GemmArgs& args);
         // Executes one tile, with 256 threads.
         static DEV_CALL void run(const GemmArgs& args, u32 tile, const Block& block);
+        // Only where `run` calls block.begin() itself, in every thread and for each tile, before it touches operands
+        // or scratch memory: what it works out before, it works out while it would wait. If false, it returns.
+        static constexpr bool BEGINS = true;
     };
 
 A row without a handler is an error of the CUDA compiler that names `GemmHandler`.
@@ -70,7 +73,15 @@ DEV auto prepare_for(const Args& args, Work& w, int)
     -> decltype(Handler::prepare(args, reinterpret_cast<typename Handler::Kept&>(w.detail))) {
     Handler::prepare(args, reinterpret_cast<typename Handler::Kept&>(w.detail));
 }
-template <class Handler, class Args> DEV void prepare_for(const Args&, Work&, long) {}"""
+template <class Handler, class Args> DEV void prepare_for(const Args&, Work&, long) {}
+// Executes one tile, once everything that the work depends on is done; nothing if the run is over.
+template <class Handler, class Args>
+DEV auto run_for(const Args& args, u32 tile, const Block& block, int) -> decltype(static_cast<void>(Handler::BEGINS)) {
+    Handler::run(args, tile, block);
+}
+template <class Handler, class Args> DEV void run_for(const Args& args, u32 tile, const Block& block, long) {
+    if (block.begin()) Handler::run(args, tile, block);
+}"""
 
 
 def handlers(only: Collection[str] | None = None) -> str:
@@ -91,7 +102,7 @@ def handlers(only: Collection[str] | None = None) -> str:
     lines.append(_OPTIONAL)
     dispatch("DEV u32 scratch_of(const Work& w)", "return scratch_for<?Handler>(?Args::of(w), 0);", "return 0;")
     dispatch("DEV_CALL void prepare_of(Work& w)", "prepare_for<?Handler>(?Args::of(w), w, 0); break;", "break;")
-    run = "?Handler::run(?Args::of(w), tile, block); break;"
+    run = "run_for<?Handler>(?Args::of(w), tile, block, 0); break;"
     dispatch("DEV_CALL void run_tile(const Work& w, u32 tile, Block block)", run, "break;")
     return "\n".join([*lines, ""])
 

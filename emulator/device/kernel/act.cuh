@@ -1,7 +1,7 @@
 // ACT: a function of one tensor, element by element.
 #pragma once
 #include "activations.cuh"
-#include "vectors.cuh"
+#include "few.cuh"
 #include "views.cuh"
 
 struct ActVectors {
@@ -12,6 +12,7 @@ struct ActVectors {
 };
 
 struct ActHandler {
+    static constexpr bool BEGINS = true;
     using Kept = Merged<2>;
     static DEV void prepare(const ActArgs& args, Kept& all) {
         all.way = take_vectors(all, args.work, MAX_RANK) ? WAY_VECTORS : 0;
@@ -32,6 +33,7 @@ struct ActHandler {
         const f32 alpha = args.alpha();
         const ActVectors function{kind, alpha, out.dtype != DTYPE_F32};
         if (Kept::of(args.work).way) return map_vectors<2>(args.work, tile, block, function);
+        if (!block.begin()) return;
         const bool floats = is_float(x.dtype);
         for_each_element(block, tile, out.elements(), [&](i64 i) {
             const i64 to = out.offset_of(i), from = x.offset_of(i);

@@ -228,6 +228,7 @@ struct ScalarAttention {
 
 struct AttentionHandler {
     static constexpr u32 SCRATCH = SCRATCH_BYTES;
+    static constexpr bool BEGINS = true;
     using Kept = FewQueries;
 
     static DEV void prepare(const AttentionArgs& args, FewQueries& few) { few.measure(args); }
@@ -243,14 +244,18 @@ struct AttentionHandler {
     }
 
     template <class T> static DEV void run_few(const AttentionArgs& args, u32 index, const Block& block) {
-        if (FewQueries::of(args.work).way == FEW_STAGED) StagedAttention<T>::run(args, index, block);
-        else if (args.v().dims[3] == 64) HeldAttention<T, 64>::run();
-        else HeldAttention<T, 128>::run();
+        if (FewQueries::of(args.work).way == FEW_HELD) {
+            if (args.v().dims[3] == 64) HeldAttention<T, 64>::run();
+            else HeldAttention<T, 128>::run();
+        } else if (block.begin()) {
+            StagedAttention<T>::run(args, index, block);
+        }
     }
     static DEV_CALL void run(const AttentionArgs& args, u32 index, const Block& block) {
         const bool bf16 = args.q().dtype == DTYPE_BF16;
-        if (FewQueries::of(args.work).way != FEW_NOT) bf16 ? run_few<Bf16>(args, index, block) : run_few<F16>(args, index, block);
-        else if (!AttentionShape(args).tensor_cores) ScalarAttention::run(args, index, block);
+        if (FewQueries::of(args.work).way != FEW_NOT) return bf16 ? run_few<Bf16>(args, index, block) : run_few<F16>(args, index, block);
+        if (!block.begin()) return;
+        if (!AttentionShape(args).tensor_cores) ScalarAttention::run(args, index, block);
         else bf16 ? TensorCoreAttention<Bf16>::run(args, index, block) : TensorCoreAttention<F16>::run(args, index, block);
     }
 };

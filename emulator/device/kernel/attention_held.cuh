@@ -15,9 +15,14 @@ struct HeldLines {
 
     DEV HeldLines(const Tensor& tensor, i64 from, u32 chunk)
         : t(tensor), base(in_global(tensor.data) + (from + chunk * 8) * 2), pitch(tensor.strides[2] * 2) {}
-    DEV uint4 load(u32 line, u32 chunk) const {
-        const char* p = base + line * pitch + chunk * CHUNK_BYTES;
+    DEV uint4 load(u32 line, u32 chunk) const { return load_at(line * pitch, chunk); }
+    DEV uint4 load_at(i64 line, u32 chunk) const {  // in bytes
+        const char* p = base + line + chunk * CHUNK_BYTES;
         return range_in_bounds(t, p, CHUNK_BYTES) ? *reinterpret_cast<const uint4*>(p) : make_uint4(0, 0, 0, 0);
+    }
+    DEV void expect(u32 line, u32 chunk) const {
+        const char* p = base + line * pitch + chunk * CHUNK_BYTES;
+        if (range_in_bounds(t, p, CHUNK_BYTES)) prefetch(p);
     }
 };
 
@@ -39,7 +44,8 @@ template <class T, u32 WIDTH> struct HeldAttention {
         const FewQueries& few = FewQueries::of(args().work);
         const FewQueriesTile tile(few, Kept::place().tile, args().q().dims[2], WIDTH, WIDTH);
         char* const workspace = block.launch()->workspace;  // asked for here, and waited for behind the barrier
-        if (tile.begin + block.warp() / SIDES * STEP_KEYS < tile.end) attend(args(), few, tile, block);
+        const bool has_keys = tile.begin + block.warp() / SIDES * STEP_KEYS < tile.end;
+        if (!(has_keys ? attend(args(), few, tile, block) : block.begin())) return;
         block.sync();
         const AttentionArgs& again = args();
         const FewQueries& same = FewQueries::of(again.work);
@@ -50,26 +56,35 @@ template <class T, u32 WIDTH> struct HeldAttention {
   private:
     static DEV const AttentionArgs& args() { return AttentionArgs::of(Kept::shared().works[Kept::taken() % WORKS]); }
 
-    static DEV void attend(const AttentionArgs& args, const FewQueries& few, const FewQueriesTile& tile, const Block& block) {
+    // False if the run is over.
+    static DEV bool attend(const AttentionArgs& args, const FewQueries& few, const FewQueriesTile& tile, const Block& block) {
         const u32 g = block.lane() / 4, t = block.lane() % 4, end = tile.end;
         u32 key = tile.begin + block.warp() / SIDES * STEP_KEYS;
         const HeldLines keys(args.k(), tile.base(args.k(), tile.key_head), t);
         const HeldLines values(args.v(), tile.base(args.v(), tile.key_head), block.warp() % SIDES * (COLUMNS / 8) + g);
-        Deep k, q;
-        Values v;
-        load_keys(k, keys, key + g, end);
-        load_values(v, values, key + 2 * t, end);
+        const HeldLines queries(args.q(), tile.base(args.q(), tile.head), t);
+        const i64 to_head = args.q().strides[1] * 2;
+        i64 query[2];      // where this lane's two rows of q lie, from `queries` on
         i32 first[2], behind[2];  // keys that this lane's two rows see
 #pragma unroll
         for (u32 half = 0; half < 2; ++half) {
             const u32 line = g + 8 * half;
             const FewQueriesRow row(few, tile.row + min(line, tile.rows - 1), args.q().dims[2]);
-            const HeldLines queries(args.q(), tile.base(args.q(), tile.head + row.head), t);
-#pragma unroll
-            for (u32 i = 0; i < WIDTH / 32; ++i) q[half][i] = queries.load(row.query, 4 * i);
+            query[half] = row.head * to_head + row.query * queries.pitch;
             first[half] = few.begin + static_cast<i32>(row.query);
             behind[half] = line < tile.rows ? min(static_cast<i32>(end), few.end + static_cast<i32>(row.query)) : 0;
         }
+        expect_keys(keys, key + g, end);
+        expect_values(values, key + 2 * t, end);
+        if (!block.begin()) return false;
+        Deep k, q;
+        Values v;
+        load_keys(k, keys, key + g, end);
+        load_values(v, values, key + 2 * t, end);
+#pragma unroll
+        for (u32 half = 0; half < 2; ++half)
+#pragma unroll
+            for (u32 i = 0; i < WIDTH / 32; ++i) q[half][i] = queries.load_at(query[half], 4 * i);
         Running r;
         r.clear();
 #pragma unroll 1
@@ -105,8 +120,20 @@ template <class T, u32 WIDTH> struct HeldAttention {
             load_values(v, values, key + 2 * t, end);
         }
         keep(r, reinterpret_cast<f32*>(block.scratch()), tile.rows, block);
+        return true;
     }
 
+    // What the first loads will find in a cache.
+    static DEV void expect_keys(const HeldLines& lines, u32 key, u32 end) {
+#pragma unroll
+        for (u32 j = 0; j < 2; ++j)
+#pragma unroll
+            for (u32 i = 0; i < WIDTH / 32; ++i) lines.expect(min(key + 8 * j, end - 1), 4 * i);
+    }
+    static DEV void expect_values(const HeldLines& lines, u32 key, u32 end) {
+#pragma unroll
+        for (u32 j = 0; j < 4; ++j) lines.expect(min(key + j % 2 + j / 2 * 8, end - 1), 0);
+    }
     // Lines past the last key are that key once more: their scores are hidden.
     static DEV void load_keys(Deep& k, const HeldLines& lines, u32 key, u32 end) {
 #pragma unroll

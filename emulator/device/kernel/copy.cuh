@@ -1,7 +1,7 @@
 // COPY: moves equal types bit for bit, converts the others.
 #pragma once
+#include "few.cuh"
 #include "transpose.cuh"
-#include "vectors.cuh"
 #include "views.cuh"
 
 constexpr u32 MOVES_IN_FLIGHT = 2 * IN_FLIGHT;  // units that a thread has on their way
@@ -61,6 +61,7 @@ struct AsTheyAre {
 };
 
 struct CopyHandler {
+    static constexpr bool BEGINS = true;
     static constexpr u32 SCRATCH = SCRATCH_BYTES;
     using Kept = Merged<2>;
     static DEV void prepare(const CopyArgs& args, Kept& all) {
@@ -93,8 +94,10 @@ struct CopyHandler {
     }
 
     static DEV_CALL void run(const CopyArgs& args, u32 tile, const Block& block) {
-        switch (Kept::of(args.work).way) {
-            case WAY_VECTORS: return map_vectors<2>(args.work, tile, block, AsTheyAre{});
+        const u32 way = Kept::of(args.work).way;
+        if (way == WAY_VECTORS) return map_vectors<2>(args.work, tile, block, AsTheyAre{});
+        if (!block.begin()) return;
+        switch (way) {
             case WAY_UNITS: return move(args, tile, block);
             case WAY_PLANES: return turn(args, tile, block);
             default: break;

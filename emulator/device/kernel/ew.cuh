@@ -1,8 +1,8 @@
 // EW: a function of two tensors, element by element.
 #pragma once
 #include "arithmetic.cuh"
+#include "few.cuh"
 #include "scalar.cuh"
-#include "vectors.cuh"
 #include "views.cuh"
 
 // The remainder with the divisor's sign, as NumPy's mod.
@@ -103,6 +103,7 @@ struct EwVectors {
 };
 
 struct EwHandler {
+    static constexpr bool BEGINS = true;
     using Kept = Merged<3>;
     static DEV void prepare(const EwArgs& args, Kept& all) {
         all.way = take_vectors(all, args.work, MAX_RANK) ? WAY_VECTORS : 0;
@@ -118,6 +119,7 @@ struct EwHandler {
 
     static DEV_CALL void run(const EwArgs& args, u32 tile, const Block& block) {
         if (Kept::of(args.work).way) return map_vectors<3>(args.work, tile, block, EwVectors{args.sub()});
+        if (!block.begin()) return;
         const Tensor& out = args.out();
         const Tensor& a = args.a();
         const Tensor& b = args.b();

@@ -22,6 +22,7 @@ struct GatherHandler {
     static constexpr u32 DEPTH = 16;  // units that a thread has on their way
     static constexpr u32 SCRATCH = DEPTH * LAYER;
     static constexpr u32 WAY_UNITS = 1;
+    static constexpr bool BEGINS = true;
     using Kept = Merged<3>;
     using Place = Kept::Place;
 
@@ -49,30 +50,38 @@ struct GatherHandler {
         const u32 rows = x.dims[args.axis()];
         const i64 pitch = GatherHandler::pitch(args);
         const bool wide = all.dtype[2] == DTYPE_I64;
-        // The unit of x that belongs at `p` of out; null after a trap.
-        const auto source = [&](const Place& p) -> const char* {
-            const char* index = all.template at<USED>(2, p);
+        // What is picked at `first`, the unit of the slice that index 0 picks; null after a trap.
+        const auto source = [&](const char* first, const char* index) -> const char* {
             if (!all.holds(2, index, all.tensors[2].item_bytes)) return nullptr;
             const i64 picked = wide ? *reinterpret_cast<const i64*>(index) : *reinterpret_cast<const i32*>(index);
-            const char* from = all.template at<USED>(1, p) + picked * pitch;
+            const char* from = first + picked * pitch;
             if (static_cast<u64>(picked) < rows) return all.holds(1, from, VECTOR_BYTES) ? from : nullptr;
             trap_index(picked, block);
             return nullptr;
         };
-        const auto store = [&](const Place& p, uint4 raw) {
-            char* to = all.template at<USED>(0, p);
+        const auto store = [&](char* to, uint4 raw) {
             if (all.holds(0, to, VECTOR_BYTES)) *reinterpret_cast<uint4*>(to) = raw;
         };
+        struct Located {
+            char* at[3];
+        };
         if (all.few())
-            return one_unit<USED>(all, tile, block, [&](const Place& p) {
-                if (const char* from = source(p)) store(p, *reinterpret_cast<const uint4*>(from));
-            });
+            return one_unit_located<USED>(
+                all, tile, block,
+                [&](const Place& p, bool) {
+                    return Located{{all.template at<USED>(0, p), all.template at<USED>(1, p), all.template at<USED>(2, p)}};
+                },
+                [&](const Located& l) {
+                    if (const char* from = source(l.at[1], l.at[2])) store(l.at[0], *reinterpret_cast<const uint4*>(from));
+                });
+        if (!block.begin()) return;
         fetch_units<USED, DEPTH, 1>(
             all, tile, block,
             [&](const Place& p, char* slot) {
-                if (const char* from = source(p)) copy_async_16(slot, from, VECTOR_BYTES);
+                const char* from = source(all.template at<USED>(1, p), all.template at<USED>(2, p));
+                if (from) copy_async_16(slot, from, VECTOR_BYTES);
             },
-            [&](const Place& p, const char* slot) { store(p, *reinterpret_cast<const uint4*>(slot)); });
+            [&](const Place& p, const char* slot) { store(all.template at<USED>(0, p), *reinterpret_cast<const uint4*>(slot)); });
     }
 
     static DEV void by_elements(const GatherArgs& args, u32 tile, const Block& block) {
@@ -98,8 +107,9 @@ struct GatherHandler {
 
     static DEV_CALL void run(const GatherArgs& args, u32 tile, const Block& block) {
         const Kept& all = Kept::of(args.work);
-        if (!all.way) by_elements(args, tile, block);
-        else if (all.rows() == all.size[1]) by_units<2>(args, tile, block);
+        if (!all.way) {
+            if (block.begin()) by_elements(args, tile, block);
+        } else if (all.rows() == all.size[1]) by_units<2>(args, tile, block);
         else by_units<Kept::AXES>(args, tile, block);
     }
 };

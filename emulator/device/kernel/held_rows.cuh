@@ -21,6 +21,14 @@ template <bool WIDE, u32 N> struct HeldVectors {
 #pragma unroll
         for (u32 n = 0; n < N; ++n) raw[n].unpack(dtype, v[n]);
     }
+    // What a later load will find in a cache.
+    DEV static void expect(const Tensor& t, const char* begin, u32 part, u32 threads, u32 count) {
+#pragma unroll
+        for (u32 n = 0; n < N; ++n) {
+            const char* p = begin + (n < count ? (n * threads + part) * BYTES : 0);
+            if (in_bounds(t, p)) prefetch(p);
+        }
+    }
 };
 
 // Calls f(dtype) with what the compiler knows to be the type: it is looked at once.
@@ -47,9 +55,8 @@ template <bool WIDE, u32 N> struct HeldRow : RowThread {
 
     DEV HeldRow(const Rows& given, u32 tile, const Block& workers)
         : RowThread(given, tile, workers), begin(rows.begin(1, row)),
-          count((N - 1) * threads + part < rows.vectors ? N : N - 1) {
-        raw.load(rows.tensors[1], begin, part, threads, count);
-    }
+          count((N - 1) * threads + part < rows.vectors ? N : N - 1) {}
+    DEV void load() { raw.load(rows.tensors[1], begin, part, threads, count); }
     // Whether the thread has vector n; nothing to ask of all but the last.
     DEV bool has(u32 n) const { return n + 1 < N || count == N; }
     DEV bool is_last() const { return row + step >= rows.count; }
@@ -103,8 +110,11 @@ template <bool WIDE, u32 N> struct HeldRow : RowThread {
 template <bool WIDE, u32 N, class F> DEV void map_held_as(const Rows& rows, u32 tile, const Block& block, const F& f) {
     HeldRow<WIDE, N> row(rows, tile, block);
     typename F::template Held<WIDE, N> same;  // for all rows
-    same.load(f, row);
+    same.expect(f, row);
     row.locate();
+    if (!block.begin()) return;
+    row.load();
+    same.load(f, row);
     if (!row.is_last()) row.begin_to_fetch();
     by_type<WIDE>(rows.dtype[1], [&](u32 dtype) {
         row.raw.unpack(dtype, row.v);
@@ -127,10 +137,13 @@ template <bool WIDE, class F> DEV void map_held_wide(const Rows& rows, u32 tile,
     else map_held_as<WIDE, MOST_HELD>(rows, tile, block, f);
 }
 // Calls f(row, same) for each row of the tile, and writes to out what it leaves in row.v; `same`, an F::Held, is what f
-// reads for every row. out may be x.
+// reads for every row. out may be x. For handlers that begin themselves.
 template <class F> DEV void map_held(const Work& w, u32 tile, const Block& block, const F& f) {
     const Rows rows(w);
-    if (RowThread(rows, tile, block).row >= rows.count) return;
+    if (RowThread(rows, tile, block).row >= rows.count) {
+        block.begin();
+        return;
+    }
     if (rows.dtype[1] == DTYPE_F32) map_held_wide<true>(rows, tile, block, f);
     else map_held_wide<false>(rows, tile, block, f);
 }

@@ -80,7 +80,7 @@ extern "C" __global__ void IN_PAIRS __launch_bounds__(BLOCK_THREADS, 1) dla_mach
         else run_signaller(launch, shared, lane);
     } else {
         take_registers<WORKER_REGISTERS>();
-        work(launch);
+        work();
     }
     if (launch.pairs) pair_end();  // nobody reaches into the shared memory of a block that has ended
 }

@@ -102,6 +102,9 @@ template <bool WIDE, u32 N> struct HeldChannels {
     HeldVectors<WIDE, N> raw;
     f32 v[N][VECTOR];
 
+    DEV void expect(const ChannelVectors& channels, const HeldRow<WIDE, N>& row) {
+        if (channels.present) raw.expect(channels.tensor, in_global(channels.tensor.data), row.part, row.threads, row.count);
+    }
     // What is not there is read from the row.
     DEV void load(const ChannelVectors& channels, const HeldRow<WIDE, N>& row) {
         const bool there = channels.present;
@@ -155,6 +158,10 @@ struct NormRow {
 
     template <bool WIDE, u32 N> struct Held {
         HeldChannels<WIDE, N> gain, bias;
+        DEV void expect(const NormRow& norm, const HeldRow<WIDE, N>& row) {
+            gain.expect(norm.gain, row);
+            bias.expect(norm.bias, row);
+        }
         DEV void load(const NormRow& norm, const HeldRow<WIDE, N>& row) {
             gain.load(norm.gain, row);
             bias.load(norm.bias, row);
@@ -201,6 +208,7 @@ struct NormRow {
 };
 
 struct NormHandler {
+    static constexpr bool BEGINS = true;
     using Kept = Merged<2>;
     static DEV void prepare(const NormArgs& args, Kept& all) {
         const ChannelVectors gain{args.gain(), args.has_gain()}, bias{args.bias(), args.has_bias()};
@@ -367,6 +375,7 @@ struct NormHandler {
     static DEV_CALL void run(const NormArgs& args, u32 tile, const Block& block) {
         const u32 way = Kept::of(args.work).way;
         if (way == WAY_HELD) return held(args, tile, block);
+        if (!block.begin()) return;
         if (way == WAY_STREAMED) return streamed(args, tile, block);
         if (way == WAY_CHANNELS) return NormChannels::run(args, tile, block);
         if (way == WAY_SETS) return by_sets(args, tile, block);

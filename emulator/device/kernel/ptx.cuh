@@ -208,6 +208,8 @@ DEV void copy_async_16(void* shared, const void* global, u32 bytes) {
 DEV void copy_async_16_cached(void* shared, const void* global) {
     asm volatile("cp.async.ca.shared.global [%0], [%1], 16;" ::"r"(shared_address(shared)), "l"(global) : "memory");
 }
+// Brings what lies around `p` to the second-level cache, which all blocks share: whatever is written meanwhile is seen there.
+DEV void prefetch(const char* p) { asm volatile("prefetch.global.L2 [%0];" ::"l"(p)); }
 DEV void copy_async_commit() { asm volatile("cp.async.commit_group;" ::: "memory"); }
 template <u32 N> DEV void copy_async_wait() { asm volatile("cp.async.wait_group %0;" ::"n"(N) : "memory"); }
 

@@ -13,6 +13,7 @@ struct RopeDims : SameDims {
 struct RopeHandler {
     static constexpr u32 DEPTH = 4, PIECES = 8;  // x twice, cos, sin: of f32, two pieces each
     static constexpr u32 SCRATCH = DEPTH * PIECES * LAYER;
+    static constexpr bool BEGINS = true;
     using Kept = Merged<3>;
 
     static DEV u32 pairs(const RopeArgs& args) { return args.cos().dims[args.cos().rank - 1]; }
@@ -73,7 +74,7 @@ struct RopeHandler {
                 if (holds_vector(tensor(k), from)) fetch_vector(from, dtype, slot + 2 * k * LAYER, LAYER, k >= 2);
             }
         };
-        const auto turn = [&](const Place& p, const RawVector (&x)[2], const RawVector (&table)[2]) {
+        const auto turn = [&](const Place& p, char* to, const RawVector (&x)[2], const RawVector (&table)[2]) {
             f32 v[2][VECTOR], angle[2][VECTOR];  // cosines, sines
             unpack_all(x, all.dtype[1], v);
             unpack_all(table, all.dtype[2], angle);
@@ -87,7 +88,6 @@ struct RopeHandler {
 #pragma unroll
                 for (u32 i = 0; i < VECTOR; ++i) rotate(v[0][i], v[1][i], angle[0][i], angle[1][i]);
             }
-            char* const to = all.at<AXES>(0, p);
             char* const both[2] = {to, to + apart * item[0]};
             write_vectors(tensors[0], all.dtype[0], both, 2, v);
             // Elements beyond the pairs: each thread of the row takes every so many.
@@ -101,13 +101,31 @@ struct RopeHandler {
                 write_vectors(tensors[0], all.dtype[0], there, 1, plain);
             }
         };
+        struct Located {
+            Place p;
+            const char* from[4];
+            char* to;
+        };
         if (all.few())
-            return one_unit<AXES>(all, tile, block, [&](const Place& p) {
-                RawVector raw[2][2];
+            return one_unit_located<AXES>(
+                all, tile, block,
+                [&](const Place& p, bool exists) {
+                    const Located at{p, {part(0, p), part(1, p), part(2, p), part(3, p)}, all.at<AXES>(0, p)};
 #pragma unroll
-                for (u32 k = 0; k < 4; ++k) raw[k / 2][k % 2] = RawVector::load_inside(tensor(k), part(k, p));
-                turn(p, raw[0], raw[1]);
-            });
+                    for (u32 k = 2; k < 4; ++k)
+                        if (exists && in_bounds(tensor(k), at.from[k])) prefetch(at.from[k]);
+                    return at;
+                },
+                [&](const Located& at) {
+                    RawVector raw[2][2];
+#pragma unroll
+                    for (u32 k = 0; k < 4; ++k) {
+                        const bool exists = holds_vector(tensor(k), at.from[k]);
+                        raw[k / 2][k % 2] = exists ? RawVector::load(at.from[k], all.dtype[k < 2 ? 1 : 2]) : RawVector::none();
+                    }
+                    turn(at.p, at.to, raw[0], raw[1]);
+                });
+        if (!block.begin()) return;
         fetch_units<AXES, DEPTH, PIECES>(
             all, tile, block, fetch,
             [&](const Place& p, const char* slot) {
@@ -115,12 +133,13 @@ struct RopeHandler {
 #pragma unroll
                 for (u32 k = 0; k < 4; ++k)
                     raw[k / 2][k % 2] = fetched_vector(slot + 2 * k * LAYER, LAYER, all.dtype[k < 2 ? 1 : 2]);
-                turn(p, raw[0], raw[1]);
+                turn(p, all.at<AXES>(0, p), raw[0], raw[1]);
             });
     }
 
     static DEV_CALL void run(const RopeArgs& args, u32 tile, const Block& block) {
         if (Kept::of(args.work).way) return by_vectors(args, tile, block);
+        if (!block.begin()) return;
         const Tensor& x = args.x();
         const Tensor& out = args.out();
         const Tensor& cos = args.cos();

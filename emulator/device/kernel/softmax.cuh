@@ -38,6 +38,7 @@ struct SoftRow {
     bool log;
 
     template <bool WIDE, u32 N> struct Held {
+        DEV void expect(const SoftRow&, const HeldRow<WIDE, N>&) {}
         DEV void load(const SoftRow&, const HeldRow<WIDE, N>&) {}
         DEV void unpack(const SoftRow&, u32) {}
     };
@@ -95,6 +96,7 @@ struct SoftRow {
 };
 
 struct SoftmaxHandler {
+    static constexpr bool BEGINS = true;
     using Kept = Merged<2>;
     static DEV void prepare(const SoftmaxArgs& args, Kept& all) {
         const u32 axis = args.axis(), here = 1u << axis;
@@ -165,6 +167,7 @@ struct SoftmaxHandler {
     static DEV_CALL void run(const SoftmaxArgs& args, u32 tile, const Block& block) {
         const u32 way = Kept::of(args.work).way;
         if (way == WAY_HELD) return held(args, tile, block);
+        if (!block.begin()) return;
         if (way == WAY_STREAMED) return streamed(args, tile, block);
         if (way == WAY_SETS) return by_columns(args, tile, block);
         const Tensor& x = args.x();

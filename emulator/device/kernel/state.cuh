@@ -154,16 +154,39 @@ DEV u32 present_instruction() {
     return shared.works[shared.workers[threadIdx.x / WARP - CONTROLLER_WARPS].taken % WORKS].instruction;
 }
 
+// Waits for a phase of one of the block's own barriers. Unbounded on purpose: what a role waits for on its own account is
+// bounded, and after a trap it still passes every work on, so each of these waits ends.
+DEV void wait_phase(u64* barrier, u32 parity) {
+    while (!mbarrier_test(barrier, parity)) {
+    }
+}
+// Waits until all workers are done with the work before number `taken`: with the staging, and with stores that it may depend
+// on. In front of the first work there is none: its barrier is as if the phase before its first one had ended.
+DEV void wait_done_before(Shared& shared, u32 taken) {
+    wait_phase(&shared.done[(taken - 1) % WORKS], (taken - 1) / WORKS % 2);
+}
+
 // What a tile's code sees of its block: 256 threads that may synchronise, and shared memory of its own.
 // It holds nothing, so that passing it on costs nothing.
 struct Block {
     DEV u32 thread() const { return threadIdx.x - CONTROLLER_WARPS * WARP; }  // 0 .. WORKER_THREADS - 1
     DEV u32 warp() const { return thread() / WARP; }  // no shuffle: a tile's code may be divergent where it asks
     DEV u32 lane() const { return threadIdx.x % WARP; }
+    // The same threads, from work to work beginning at another warp.
+    DEV u32 thread_in_turn() const { return (thread() + shared_state().workers[warp()].taken * WARP) % WORKER_THREADS; }
     // As many bytes as the handler's SCRATCH says, 1024-byte aligned, undefined at the start of a tile.
     DEV char* scratch() const { return shared_memory + static_cast<volatile WorkerPlace&>(shared_state().workers[warp()]).scratch; }
     DEV const Launch* launch() const { return shared_state().launch; }
     DEV void sync() const { named_barrier(WORKER_BARRIER, WORKER_THREADS); }
+    // Waits until the block's workers are done with the work before, and until everything else that this one depends on is
+    // done: only then are its operands there, and its scratch memory free. False if the run is over.
+    DEV bool begin() const {
+        Shared& shared = shared_state();
+        const u32 taken = shared.workers[warp()].taken, slot = taken % WORKS;
+        wait_done_before(shared, taken);
+        wait_phase(&shared.ready[slot], taken / WORKS % 2);
+        return static_cast<volatile Work&>(shared.works[slot]).go != 0;
+    }
 };
 
 // Claims the report for the first trap of a launch, and tells every block to stop.

@@ -17,6 +17,15 @@ template <u32 USED, u32 N, class Use> DEV void one_unit(const Streams<N>& all, u
     if (unit < all.units) use(all.template place<USED>(unit));
 }
 
+// The same for handlers that begin themselves: locate(place, exists) is what can be known before that, and use takes it up.
+template <u32 USED, u32 N, class Locate, class Use>
+DEV void one_unit_located(const Streams<N>& all, u32 tile, const Block& block, Locate locate, Use use) {
+    const u32 unit = tile * WORKER_THREADS + block.thread_in_turn();
+    const bool exists = unit < all.units;
+    const auto known = locate(all.template place<USED>(unit), exists);
+    if (block.begin() && exists) use(known);
+}
+
 // Calls use(place) for every unit of this thread.
 template <u32 USED, u32 N, class Use> DEV void walk_units(const Streams<N>& all, u32 tile, const Block& block, Use use) {
     const u32 share = share_of(all.units, all.tiles()), end = min(all.units, (tile + 1) * share);

@@ -177,36 +177,6 @@ constexpr u32 VECTOR_DEPTH = 4, VECTOR_SCRATCH_BYTES = 64 * 1024;
 
 template <u32 N> DEV u32 vector_scratch(const Merged<N>& all) { return all.few() ? 0 : VECTOR_SCRATCH_BYTES; }
 
-// One unit, or one element behind the last whole unit.
-template <u32 N, class F> DEV void map_unit(const Streams<N>& all, u32 unit, F f) {
-    constexpr u32 AXES = Merged<N>::AXES;
-    const u32 rows = all.rows();
-    const auto plain = [&] { return anew(rows) == 1; };  // then a unit's number says where it is
-    const auto whole = [&] { return anew(unit) < all.units; };
-    typename Merged<N>::Place here{};
-    if (!plain()) here = all.template place<AXES>(unit);
-    const auto at = [&](u32 k) {
-        if (!plain()) return all.template at<AXES>(k, here);
-        if (whole()) return all.data[k] + static_cast<u64>(unit) * all.unit_bytes[k];
-        return element(all.tensors[k], all.single(k, unit - all.units));
-    };
-    f32 v[N - 1][1][VECTOR];
-#pragma unroll
-    for (u32 k = 1; k < N; ++k) {
-        if (whole() && all.neighbours(k)) {
-            RawVector::load_inside(all.tensors[k], at(k)).unpack(all.dtype[k], v[k - 1][0]);
-        } else {
-            const f32 one = load_float(all.tensors[k], at(k));
-#pragma unroll
-            for (u32 i = 0; i < VECTOR; ++i) v[k - 1][0][i] = one;
-        }
-    }
-    f(v);
-    char* const to[1] = {at(0)};
-    if (whole()) write_vectors(all.tensors[0], all.dtype[0], to, 1, v[0]);
-    else store_float(all.tensors[0], to[0], v[0][0][0]);
-}
-
 // Units of a thread, those at a distance of `step`, VECTORS_AT_ONCE of them at a time.
 template <u32 N, class F> DEV void stream_units(const Streams<N>& all, u32 tile, const Block& block, F f) {
     constexpr u32 SOURCES = N - 1, AT_ONCE = VECTORS_AT_ONCE<N>, AXES = Merged<N>::AXES;
@@ -307,17 +277,4 @@ template <u32 N, class F> DEV void stream_units(const Streams<N>& all, u32 tile,
         stage = stage + stage_bytes < end ? stage + stage_bytes : 0;
     }
     copy_async_wait<0>();
-}
-
-// A block's share of the first tensor: f(v) replaces v[0], elements of the second, by the results; v[k] are the elements of
-// tensor k + 1, in one vector or VECTORS_AT_ONCE of them. Where there is much, what a thread reads is on its way to shared
-// memory long before it is used. Threads read back only what they fetched themselves, so there is no barrier.
-template <u32 N, class F> DEV void map_vectors(const Work& w, u32 tile, const Block& block, F f) {
-    const Streams<N> all(w);
-    u32 unit = tile * WORKER_THREADS + block.thread();
-    if (!all.few()) {
-        stream_units(all, tile, block, f);
-        unit += all.units;
-    }
-    if (unit < all.count()) map_unit(all, unit, f);
 }

@@ -16,14 +16,6 @@ DEV bool wait_for(const Launch& launch, const Work& w, u32 lane) {
     return wait_counters(launch, active, active ? w.wait_counter[lane] : 0, active ? w.wait_target[lane] : 0, w.instruction);
 }
 
-// Waits for a phase of one of the block's own barriers. Unbounded on purpose: what a role waits for on its own account is
-// bounded, and after a trap it still passes every work on, so each of these waits ends.
-DEV void wait_phase(u64* barrier, u32 parity) {
-    while (!mbarrier_test(barrier, parity)) {
-    }
-}
-
-
 // The waiter: one warp waits for what each work depends on, while the workers are still busy with the one before.
 DEV void run_waiter(const Launch& launch, Shared& shared, u32 lane) {
     for (u32 taken = 0;; ++taken) {

@@ -2,7 +2,7 @@
 #pragma once
 #include "paths.cuh"
 
-// Executes the tiles of a work by its row's handler.
+// Executes the tiles of a work by its row's handler, which waits until it may begin (run_tile in emulator/device/generate.py).
 DEV void run_generic(u32 taken, const Block& block) {
     const Work& w = Kept::shared().works[taken % WORKS];
     const u32 granules = w.granules;
@@ -17,8 +17,6 @@ DEV void run_generic(u32 taken, const Block& block) {
         scratch = stage.offset();
     }
     Kept::set(taken, scratch);
-    wait_phase(&Kept::shared().ready[taken % WORKS], taken / WORKS % 2);
-    if (!w.go) return;
     for (u32 tile = w.first_tile;;) {
         Kept::place().tile = tile;
         run_tile(Kept::shared().works[Kept::taken() % WORKS], tile, block);
@@ -34,37 +32,83 @@ DEV void run_generic(u32 taken, const Block& block) {
     }
 }
 
-// Executes a work by the path that the plan found for it.
-DEV void run_path(u32 taken, const Block& block) {
-    Kept::place().taken = taken;
-    switch (Kept::shared().works[taken % WORKS].path) {
+constexpr u32 END_OF_WORK = ~0u, PATH_FLOATS = ~1u;  // instead of a path; products that HopperFloats runs
+
+// What a worker does next.
+struct NextWork {
+    u32 taken;  // its number,
+    u32 path;   // and its path, once it is decoded
+
+    // The path comes from a shuffle, so that the compiler knows that all lanes go one way. And all have read their place by then:
+    // whoever goes on first writes to it.
+    DEV explicit NextWork(u32 number) : taken(number) {
+        wait_phase(&Kept::shared().decoded[taken % WORKS], taken / WORKS % 2);
+        const Work& w = Kept::shared().works[taken % WORKS];
+        path = w.path;
 #ifdef HOPPER
-        case PATH_GEMM:
-        case PATH_CONV: {  // the same, once its operands are in shared memory
-            Workers workers;
-            if (HopperFloats::runs(workers.work())) HopperFloats::run();
-            else HopperGemm::run(workers);
-            break;
-        }
-        case PATH_STREAM: HopperStream::run(); break;
-        case PATH_FLASH: {
-            Workers workers;
-            HopperFlash::run(workers);
-            break;
-        }
+        const bool product = path == PATH_GEMM || path == PATH_CONV;
+        path = product && HopperFloats::runs(w) ? PATH_FLOATS : path;
 #endif
-        default: run_generic(taken, block);
+        path = __shfl_sync(0xffffffffu, w.last ? END_OF_WORK : path, 0);
     }
+    // Behind the work at hand, which this warp is done with.
+    DEV static NextWork behind() {
+        const u32 taken = Kept::taken();
+        warp_arrive(&Kept::shared().done[taken % WORKS]);
+        return NextWork(taken + 1);
+    }
+};
+
+// Executes works from `next` on as long as they are handlers'; gives the one that is not. A call: what the loop over all works
+// keeps in local memory is not read between two of these, as it would be behind a branch.
+DEV_CALL NextWork run_generic_works(NextWork next) {
+    const Block block;
+    while (next.path == PATH_GENERIC) {
+        run_generic(next.taken, block);
+        next = NextWork::behind();
+    }
+    return next;
 }
 
-DEV void work(const Launch& launch) {
-    const Block block;
-    for (u32 taken = 0;; taken = Kept::taken() + 1) {
-        const Shared& shared = Kept::shared();
-        wait_phase(&Kept::shared().decoded[taken % WORKS], taken / WORKS % 2);
-        if (shared.works[taken % WORKS].last) return;
-        block.sync();  // all are done with the work before: with the staging, and with stores that this one may depend on
-        run_path(taken, block);
-        warp_arrive(&Kept::shared().done[Kept::taken() % WORKS]);
+DEV void begin_hot(u32 taken) {
+    Kept::place().taken = taken;
+    wait_done_before(Kept::shared(), taken);
+}
+
+// One switch, all of whose cases find out what is next: for each branch around them, the compiler would keep something in local
+// memory and read it, at the price of an access to global memory, in every work.
+DEV void work() {
+    for (NextWork next(0);;) {
+        switch (next.path) {
+            case PATH_GENERIC: next = run_generic_works(next); break;
+#ifdef HOPPER
+            case PATH_GEMM:
+            case PATH_CONV: {  // the same, once its operands are in shared memory
+                begin_hot(next.taken);
+                Workers workers;
+                HopperGemm::run(workers);
+                next = NextWork::behind();
+                break;
+            }
+            case PATH_FLOATS:
+                begin_hot(next.taken);
+                HopperFloats::run();
+                next = NextWork::behind();
+                break;
+            case PATH_STREAM:
+                begin_hot(next.taken);
+                HopperStream::run();
+                next = NextWork::behind();
+                break;
+            case PATH_FLASH: {
+                begin_hot(next.taken);
+                Workers workers;
+                HopperFlash::run(workers);
+                next = NextWork::behind();
+                break;
+            }
+#endif
+            default: return;
+        }
     }
 }

@@ -110,6 +110,7 @@ inline void commit_(Groups& g) { g.done.push_back(std::move(g.open)); g.open.cle
 inline void wait_(Groups& g, u32 left) {
     while (g.done.size() > left) { for (auto& f : g.done.front()) f(); g.done.pop_front(); }
 }
+inline void prefetch(const char*) {}
 inline void copy_async_commit() { commit_(copies_[current_]); }
 template <u32 N> void copy_async_wait() { wait_(copies_[current_], N); }
 
