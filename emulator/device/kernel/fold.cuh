@@ -21,6 +21,7 @@ template <class T> struct Best {
 
 constexpr u32 FOLD_DEPTH = 8;  // vectors that a thread has on their way
 constexpr u32 FOLD_SCRATCH_BYTES = FOLD_DEPTH * 2 * LAYER;
+constexpr u32 FOLD_AT_ONCE = 4;  // that it has in registers, where it has no more
 constexpr u32 WAY_ROWS = 1, WAY_COLUMNS = 2;
 
 // How the folds of a work are shared out. Each is folded by `parts` threads: of a row, each takes every so many vectors; of
@@ -66,7 +67,7 @@ struct __align__(16) Folds {
     DEV u32 across() const { return WORKER_THREADS / parts; }  // rows, or vectors of columns, of a group
     DEV f32 size() const { return way == WAY_ROWS ? terms * VECTOR + rest : terms; }  // elements of a fold
     DEV u32 tiles() const { return shared_tiles(groups * splits); }
-    DEV bool at_once() const { return turns == 1 && groups * splits <= gridDim.x; }
+    DEV bool at_once() const { return turns <= FOLD_AT_ONCE && groups * splits <= gridDim.x; }
     DEV u32 scratch() const { return at_once() ? 0 : FOLD_SCRATCH_BYTES; }
 
   private:
@@ -83,9 +84,9 @@ struct __align__(16) Folds {
         }
         groups = (count + across() - 1) / across();
         splits = 1;
-        const u32 most = min(room, gridDim.x), worth = parts * FOLD_DEPTH / 2;  // terms that are worth a split
+        const u32 most = min(room, gridDim.x), worth = parts * FOLD_AT_ONCE;  // terms that are worth a split
         const bool by_block = rows ? parts == WORKER_THREADS : parts > 1;
-        if (by_block && groups * 2 <= most) splits = max(1u, min(most / groups, terms / worth));
+        if (by_block && groups * 2 <= most && terms >= 2 * worth) splits = min(most / groups, (terms + worth - 1) / worth);
         turns = (terms + splits * parts - 1) / (splits * parts);
     }
 };
@@ -109,26 +110,36 @@ DEV Best<f32> from_lane(const Best<f32>& v, u32 step) {
     return {from_lane(v.value, step), __shfl_xor_sync(0xffffffffu, v.index, step)};
 }
 
-template <class F> DEV void fold_each(f32 (&to)[VECTOR], const f32 (&v)[VECTOR], F f) {
+// Takes in the first `count` of N vectors; `first` is the place of the first element, from which elements are `apart`, and
+// vectors `next`.
+template <u32 N, class F> DEV void fold_all(f32 (&to)[VECTOR], const f32 (&v)[N][VECTOR], u32 count, F f) {
 #pragma unroll
-    for (u32 k = 0; k < VECTOR; ++k) to[k] = f(to[k], v[k]);
-}
-// Takes in eight elements; `first` is the place of the first one, `apart` that from one to the next.
-DEV void take_in(u32 sub, f32 (&to)[VECTOR], const f32 (&v)[VECTOR], u32, u32) {
-    switch (sub) {
-        case REDUCE_MAX: fold_each(to, v, [](f32 a, f32 b) { return maximum(a, b); }); break;
-        case REDUCE_MIN: fold_each(to, v, [](f32 a, f32 b) { return minimum(a, b); }); break;
-        case REDUCE_PROD: fold_each(to, v, [](f32 a, f32 b) { return a * b; }); break;
-        case REDUCE_L2: fold_each(to, v, [](f32 a, f32 b) { return fmaf(b, b, a); }); break;
-        default: fold_each(to, v, [](f32 a, f32 b) { return a + b; });
+    for (u32 n = 0; n < N; ++n) {
+        if (n >= count) break;
+#pragma unroll
+        for (u32 k = 0; k < VECTOR; ++k) to[k] = f(to[k], v[n][k]);
     }
 }
-DEV void take_in(u32 sub, Best<f32> (&to)[VECTOR], const f32 (&v)[VECTOR], u32 first, u32 apart) {
+template <u32 N> DEV void take_in(u32 sub, f32 (&to)[VECTOR], const f32 (&v)[N][VECTOR], u32 count, u32, u32, u32) {
+    switch (sub) {
+        case REDUCE_MAX: fold_all(to, v, count, [](f32 a, f32 b) { return maximum(a, b); }); break;
+        case REDUCE_MIN: fold_all(to, v, count, [](f32 a, f32 b) { return minimum(a, b); }); break;
+        case REDUCE_PROD: fold_all(to, v, count, [](f32 a, f32 b) { return a * b; }); break;
+        case REDUCE_L2: fold_all(to, v, count, [](f32 a, f32 b) { return fmaf(b, b, a); }); break;
+        default: fold_all(to, v, count, [](f32 a, f32 b) { return a + b; });
+    }
+}
+template <u32 N>
+DEV void take_in(u32 sub, Best<f32> (&to)[VECTOR], const f32 (&v)[N][VECTOR], u32 count, u32 first, u32 apart, u32 next) {
     const u32 sign = sub == REDUCE_ARGMAX ? 0 : 0x80000000u;
 #pragma unroll
-    for (u32 k = 0; k < VECTOR; ++k) {  // elements come in order: one wins that is better, or the first that is NaN
-        const f32 a = __uint_as_float(__float_as_uint(v[k]) ^ sign), b = __uint_as_float(__float_as_uint(to[k].value) ^ sign);
-        if (to[k].index == Best<f32>::NOWHERE || !(a <= b || is_nan(b))) to[k] = {v[k], first + k * apart};
+    for (u32 n = 0; n < N; ++n, first += next) {
+        if (n >= count) break;
+#pragma unroll
+        for (u32 k = 0; k < VECTOR; ++k) {  // elements come in order: one wins that is better, or the first that is NaN
+            const f32 a = __uint_as_float(__float_as_uint(v[n][k]) ^ sign), b = __uint_as_float(__float_as_uint(to[k].value) ^ sign);
+            if (to[k].index == Best<f32>::NOWHERE || !(a <= b || is_nan(b))) to[k] = {v[n][k], first + k * apart};
+        }
     }
 }
 DEV void take_one(u32 sub, f32& to, f32 v, u32) { to = joined(sub, to, sub == REDUCE_L2 ? v * v : v); }
@@ -179,12 +190,46 @@ template <class T> struct Folder {
     }
 
     DEV void run(u32 tile) {
+        if (f.at_once()) fold_at_once(tile);
+        else stream(tile);
+    }
+
+  private:
+    // Takes in what the thread has of N terms from `c` on.
+    template <u32 N> DEV void take(const Cursor& c, const RawVector (&raw)[N], u32 dtype, T (&total)[VECTOR]) const {
+        if (c.term >= c.end) return;
+        f32 v[N][VECTOR];
+        unpack_all(raw, dtype, v);
+        const u32 unit = rows() ? VECTOR : 1, count = N == 1 ? 1 : (c.end - c.term + f.parts - 1) / f.parts;
+        take_in(sub, total, v, count, c.term * unit, rows() ? 1 : 0, f.parts * unit);
+    }
+    DEV void begin(T (&total)[VECTOR]) const {
+#pragma unroll
+        for (u32 k = 0; k < VECTOR; ++k) clear(sub, total[k]);
+    }
+    // The only item of a block, all of whose terms are on their way at a time.
+    DEV void fold_at_once(u32 tile) {
+        const u32 dtype = x().dtype;
+        const i64 pitch = f.parts * f.step;
+        const Cursor here = enter(tile);
+        T total[VECTOR];
+        begin(total);
+        if (!block.begin()) return;
+        RawVector raw[FOLD_AT_ONCE];
+#pragma unroll
+        for (u32 k = 0; k < FOLD_AT_ONCE; ++k) {
+            const char* const p = here.p + k * pitch;
+            const bool exists = here.term + k * f.parts < here.end && holds_vector(x(), p);
+            raw[k] = exists ? RawVector::load(p, dtype) : RawVector::none();
+        }
+        take(here, raw, dtype, total);
+        finish(here, total);
+    }
+    DEV void stream(u32 tile) {
         const u32 items = f.groups * f.splits, tiles = f.tiles(), dtype = x().dtype;
         const i64 pitch = f.parts * f.step;
-        const u32 at_once = anew(f.at_once());
-        const auto direct = [&] { return anew(at_once) != 0; };
         constexpr u32 STAGE = 2 * LAYER, STAGES = FOLD_DEPTH * STAGE;
-        char* const mine = direct() ? nullptr : block.scratch() + block.thread() * VECTOR_BYTES;
+        char* const mine = block.scratch() + block.thread() * VECTOR_BYTES;
         Cursor ahead = enter(tile);
         u32 next = tile;
         const auto fetch = [&](u32 stage) {
@@ -198,37 +243,28 @@ template <class T> struct Folder {
             }
             copy_async_commit();
         };
-        if (!direct()) {
+        if (!block.begin()) return;
 #pragma unroll 1
-            for (u32 stage = 0; stage < STAGES; stage += STAGE) fetch(stage);
-        }
+        for (u32 stage = 0; stage < STAGES; stage += STAGE) fetch(stage);
         u32 stage = 0;
 #pragma unroll 1
         for (u32 item = tile; item < items; item += tiles) {
             Cursor here = enter(item);
             T total[VECTOR];
-#pragma unroll
-            for (u32 k = 0; k < VECTOR; ++k) clear(sub, total[k]);
+            begin(total);
 #pragma unroll 1
             for (; here.turn < f.turns; advance(here, pitch)) {
-                if (!direct()) copy_async_wait<FOLD_DEPTH - 1>();
-                if (here.term < here.end) {
-                    f32 v[VECTOR];
-                    const RawVector raw =
-                        direct() ? RawVector::load_inside(x(), here.p) : fetched_vector(mine + stage, LAYER, dtype);
-                    raw.unpack(dtype, v);
-                    take_in(sub, total, v, rows() ? here.term * VECTOR : here.term, rows() ? 1 : 0);
-                }
-                if (direct()) continue;
+                copy_async_wait<FOLD_DEPTH - 1>();
+                const RawVector raw[1] = {fetched_vector(mine + stage, LAYER, dtype)};
+                take(here, raw, dtype, total);
                 fetch(stage);
                 stage = stage + STAGE < STAGES ? stage + STAGE : 0;
             }
             finish(here, total);
         }
-        if (!direct()) copy_async_wait<0>();
+        copy_async_wait<0>();
     }
 
-  private:
     DEV void finish(const Cursor& c, T (&total)[VECTOR]) {
         if (rows()) {
             if (f.rest && result(c) == 0 && part == 0 && c.split == f.splits - 1) take_rest(total[0]);
@@ -248,18 +284,9 @@ template <class T> struct Folder {
 
     // What the threads of a row have becomes the row's result, in the first of them. The order is always the same.
     DEV void finish_row(const Cursor& c, T v) const {
-        T* const shared = reinterpret_cast<T*>(shared_memory + STAGING_AT);
         for (bool joins_splits = false;; joins_splits = true) {
-#pragma unroll 1
-            for (u32 step = min(f.parts, WARP) / 2; step > 0; step /= 2) v = joined(sub, v, from_lane(v, step));
-            if (f.parts > WARP) {
-                block.sync();  // what was there has been read
-                if (block.lane() == 0) shared[block.warp()] = v;
-                block.sync();
-                v = shared[0];
-#pragma unroll 1
-                for (u32 warp = 1; warp < WORKER_WARPS; ++warp) v = joined(sub, v, shared[warp]);
-            }
+            v = join_lanes(v, min(f.parts, WARP));
+            if (f.parts > WARP) v = join_warps(v);
             if (f.splits == 1 || joins_splits) break;
             T* const all = partial(c.group, 1);
             if (part == 0) all[c.split] = v;
@@ -268,6 +295,18 @@ template <class T> struct Folder {
             if (part < f.splits) v = all[part];
         }
         if (part == 0 && result(c) < f.count) store(out().offset_of(result(c)), v);
+    }
+    DEV T join_lanes(T v, u32 lanes) const {
+#pragma unroll 1
+        for (u32 step = lanes / 2; step > 0; step /= 2) v = joined(sub, v, from_lane(v, step));
+        return v;
+    }
+    DEV T join_warps(const T& v) const {
+        T* const shared = reinterpret_cast<T*>(shared_memory + STAGING_AT);
+        block.sync();  // what was there has been read
+        if (block.lane() == 0) shared[block.warp()] = v;
+        block.sync();
+        return join_lanes(shared[block.lane() % WORKER_WARPS], WORKER_WARPS);
     }
 
     // The same for columns: what threads have meets in shared memory, and each thread folds what belongs to one result.

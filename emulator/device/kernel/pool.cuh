@@ -117,6 +117,7 @@ DEV_CALL void pool_vectors(const PoolArgs& args, u32 tile, const Block& block) {
     const i64 to_column = x.strides[axis - 1] * x.item_bytes, to_row = flat ? 0 : x.strides[1] * x.item_bytes;
     const i64 column_step = to_column * args.dilations(1), row_step = to_row * args.dilations(0);
     const u32 nothing = max() ? least_words(dtype) : 0;  // changes no result
+    if (!block.begin()) return;
     walk_units<AXES>(all, tile, block, [&](const Merged<2>::Place& p) {
         const i32 column = p.index[1], row = anew(x.rank) == 3 ? 0 : p.index[2];
         const WindowAxis across(column, args.strides(1), args.pads(1), args.dilations(1), args.window(1), x.dims[axis - 1]);
@@ -187,6 +188,7 @@ constexpr u32 WAY_WINDOWS = 3;  // besides WAY_ROWS and WAY_COLUMNS, of all posi
 
 struct PoolHandler {
     static constexpr u32 SCRATCH = FOLD_SCRATCH_BYTES;
+    static constexpr bool BEGINS = true;
     using Kept = Merged<2>;
 
     static DEV void prepare(const PoolArgs& args, Kept& kept) {
@@ -225,6 +227,7 @@ struct PoolHandler {
             const u32 sub = args.sub() == POOL_GLOBAL_MAX ? REDUCE_MAX : REDUCE_MEAN;
             return fold_vectors<f32>(args.work, sub, tile, block);
         }
+        if (!block.begin()) return;
         if (is_float(args.x().dtype)) run_as<f32>(args, tile, block);
         else run_as<i64>(args, tile, block);
     }

@@ -6,6 +6,7 @@
 struct ReduceHandler {
     static constexpr u32 SCRATCH = FOLD_SCRATCH_BYTES;
     static constexpr u32 TERMS = 8;
+    static constexpr bool BEGINS = true;
     using Kept = Folds;
 
     static DEV void prepare(const ReduceArgs& args, Folds& f) {
@@ -108,6 +109,7 @@ struct ReduceHandler {
             if (gives_index(sub)) return fold_vectors<Best<f32>>(args.work, sub, tile, block);
             return fold_vectors<f32>(args.work, sub, tile, block);
         }
+        if (!block.begin()) return;
         const Walk folded(x, args.axes());
         if (folded.count == 0 && needs_elements(sub)) {
             if (block.thread() == 0) trap(block, TRAP_EXTENT, sub);
