@@ -45,7 +45,7 @@ struct Loader : LoaderState {
         const u32 lap = GRANULES / granules;
         u32 i = 0;
 #pragma unroll 1
-        for (; i < count && (room != 0 || alike < lap || lap * granules != GRANULES); ++i) {
+        for (; i < count && (room != 0 || size != granules || alike < lap || lap * granules != GRANULES); ++i) {
             Stage stage;
             if (!claim(stage, granules, bytes)) return false;
             start(address(stage), full(stage));
