@@ -24,7 +24,7 @@ TENSOR_MAP_BYTES = 128
 MAX_SPLITS, MAX_FINISHERS = 8, 4
 A_ACROSS, B_ACROSS, HALF_FLOATS, BATCHED, B_CONSTANT, BIAS_EARLY = (1 << i for i in range(6))
 OUT_IN_LINES, A_WHOLE, B_WHOLE, A_SHARED, B_SHARED = (1 << i for i in range(6, 11))
-FLOATS, EXACT, BY_PIECES = (1 << i for i in range(11, 14))
+FLOATS, EXACT, BY_PIECES, OUT_IN_CHUNKS = (1 << i for i in range(11, 15))
 PAIR = 2
 FLASH_WIDE, FLASH_F16 = 1, 2
 WAIT_FOR_ALL = 0xFFFFFFFF
@@ -62,7 +62,8 @@ CONSTANTS: dict[str, tuple[int, str]] = {
     "BATCHED": (BATCHED, "tensor maps have three coordinates for batches"),
     "B_CONSTANT": (B_CONSTANT, "nothing in the program writes b"),
     "BIAS_EARLY": (BIAS_EARLY, "bias: 16-bit, one row for all, pairs aligned"),
-    "OUT_IN_LINES": (OUT_IN_LINES, "the epilogue is one of those of kernel/hopper/lines.cuh"),
+    "OUT_IN_LINES": (OUT_IN_LINES, "the epilogue is one of those of kernel/hopper/finish_lines.cuh"),
+    "OUT_IN_CHUNKS": (OUT_IN_CHUNKS, "of those: lines of the result are made of whole, aligned chunks of 16 bytes"),
     "A_WHOLE": (A_WHOLE, "one box brings all of a's part of a stage: 64 of its inner dim are a dim of the map"),
     "B_WHOLE": (B_WHOLE, "the same of b"),
     "A_SHARED": (A_SHARED, "the blocks of a pair have tiles side by side, and share a"),

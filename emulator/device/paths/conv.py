@@ -153,7 +153,8 @@ def _assemble(
     }
     stages = math.ceil(shape.stages / slices)
     pitch = _pixel_step(out) if in_lines else None
-    parts = gemm.Parts(decision, choice.tiles(*product), stages, fast, slices, pitch=pitch)
+    in_chunks = in_lines and epilogue.is_in_chunks(out)
+    parts = gemm.Parts(decision, choice.tiles(*product), stages, fast, slices, pitch=pitch, in_chunks=in_chunks)
     path = PATH_GEMM if plain else PATH_CONV
     return gemm.product_schedule(context, path, parts, (x_map, w_map), flags)
 

@@ -52,12 +52,13 @@ def is_fast(instruction: Instruction) -> bool:
 def is_in_lines(instruction: Instruction) -> bool:
     """Whether results that registers finish can be stored in whole lines, as kernel/hopper/finish_lines.cuh does it.
 
-    Of 16-bit floats, in chunks of 16 bytes; a bias is early, and a residual lies as the result does.
+    Of 16-bit floats that are neighbours in rows; a bias is early. A residual lies as the result does, and in chunks; so
+    does the result of a gated linear unit.
     """
     out, residual = instruction.operand("out"), instruction.operand("residual")
     steps: tuple[str, ...] = instruction.attributes.get("steps", ())
     assert out is not None
-    if out.dtype.itemsize != 2 or isinstance(out.dims[-1], Dynamic) or out.dims[-1] % CHUNK or not _has_chunks(out):
+    if out.dtype.itemsize != 2 or not _has_rows(out):
         return False
     if "c" in _present(instruction) or not set(steps) <= {"bias", "act", "residual"}:
         return False
@@ -65,7 +66,14 @@ def is_in_lines(instruction: Instruction) -> bool:
         steps[0] == "bias" and instruction.attributes.get("alpha", 1.0) == 1.0 and bias_is_early(instruction)
     ):
         return False
-    return residual is None or _lies_as(residual, out)
+    if residual is not None:
+        return is_in_chunks(out) and _lies_as(residual, out)
+    return instruction.sub != "glu" or is_in_chunks(out)
+
+
+def is_in_chunks(out: Descriptor) -> bool:
+    """Whether rows of 16-bit elements are made of whole, aligned chunks of 16 bytes, at distances of 32 bits."""
+    return not isinstance(out.dims[-1], Dynamic) and out.dims[-1] % CHUNK == 0 and _has_chunks(out)
 
 
 def bias_is_early(instruction: Instruction) -> bool:
@@ -76,14 +84,15 @@ def bias_is_early(instruction: Instruction) -> bool:
     return not any(broadcast(bias, out.bounds).strides[:-1])
 
 
+def _has_rows(d: Descriptor) -> bool:
+    """Whether 16-bit elements are neighbours in rows, at distances of 32 bits."""
+    return d.strides[-1] == 1 and all(0 <= 2 * step < 2**32 for step in d.strides[:-1])
+
+
 def _has_chunks(d: Descriptor) -> bool:
-    """Whether rows of 16-bit elements are made of whole, aligned chunks of 16 bytes, at distances of 32 bits."""
+    """Whether rows of 16-bit elements begin at aligned chunks of 16 bytes, at distances of 32 bits."""
     starts = (*(2 * step for step in d.strides[:-1]), d.offset, d.offset_scale)
-    return (
-        d.strides[-1] == 1
-        and all(start % (2 * CHUNK) == 0 for start in starts)
-        and all(0 <= 2 * step < 2**32 for step in d.strides[:-1])
-    )
+    return _has_rows(d) and all(start % (2 * CHUNK) == 0 for start in starts)
 
 
 def _lies_as(operand: Descriptor, out: Descriptor) -> bool:

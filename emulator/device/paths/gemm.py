@@ -39,6 +39,7 @@ class Parts:
     axes: int = 0  # as PRODUCT_SCHEDULE says; here every axis but the last counts rows
     held: int = 0
     pitch: int | None = None  # bytes between rows of a result that is stored in lines
+    in_chunks: bool = False  # lines are made of whole chunks
 
 
 def product_schedule(
@@ -55,6 +56,7 @@ def product_schedule(
     flags = {
         **flags,
         layout.OUT_IN_LINES: parts.pitch is not None,
+        layout.OUT_IN_CHUNKS: parts.in_chunks,
         layout.A_SHARED: choice.shared == "a",
         layout.B_SHARED: choice.shared == "b",
     }
@@ -243,7 +245,8 @@ class _Scheduler:
         stages = math.ceil(self.slices / slices)
         in_lines = fast and not exact and epilogue.is_in_lines(self.instruction)
         pitch = self._row_step(self.out) * self.out.item if in_lines else None
-        parts = Parts(decision, tiles, stages, fast, slices, self._axes(), self._held(), pitch)
+        in_chunks = in_lines and epilogue.is_in_chunks(self.out.descriptor)
+        parts = Parts(decision, tiles, stages, fast, slices, self._axes(), self._held(), pitch, in_chunks)
         return product_schedule(context, PATH_GEMM, parts, (a_map, b_map), flags)
 
     def _slots(self) -> list[range | None]:
