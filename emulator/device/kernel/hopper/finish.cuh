@@ -113,6 +113,9 @@ struct PieceSums {
     f32 v[PIECE_SUMS];
 };
 
+// The sums of piece `i` of a warp's part of a tile.
+DEV f32 (&piece_of(f32 (&sums)[SUMS], u32 i))[PIECE_SUMS] { return *reinterpret_cast<f32(*)[PIECE_SUMS]>(&sums[i * PIECE_SUMS]); }
+
 // Two columns of bias per lane and piece of a tile, fetched before the main loop: afterwards everybody would wait for them.
 struct EarlyBias {
     u32 words[SUMS / PIECE_SUMS];

@@ -164,11 +164,9 @@ DEV Lines lines_of(const HopperProducts& p, const ProductTiles& tiles, const Pro
     const Tensor& out = args.out();
     const u32 halves = args.is_glu(), pitch = p.schedule().pitch;  // the result of glu has half the columns of the sums
     char* to = p.has(BATCHED) ? element(out, row_offset(out, at.batch * tiles.rows + part.row)) : out.data + static_cast<u64>(part.row) * pitch;
-    to += (part.column >> halves) * 2;
     const u32 rows = tiles.rows - min(tiles.rows, part.row), columns = (tiles.columns - min(tiles.columns, part.column)) >> halves;
-    u32 what = Lines::what_of(args, rows, columns, part.width / PIECE_COLUMNS);
-    if (!p.has(OUT_IN_CHUNKS)) what |= Lines::ANYWHERE;
-    return Lines{to, pitch, what};
+    const u32 what = Lines::what_of(args, rows, columns, part.width / PIECE_COLUMNS);
+    return Lines{to + (part.column >> halves) * 2, pitch, p.has(OUT_IN_CHUNKS) ? what : what | Lines::ANYWHERE};
 }
 
 // Where the warp's part of the tile at work lies, for HopperGemm::finish_piece.
@@ -283,10 +281,7 @@ struct HopperGemm {
     }
 
     // The same in whole lines, where that is all it takes.
-    static DEV_CALL void finish_piece_in_lines(PieceSums sums, Lines lines, u32 bias, u32 index) {
-        const u32 words[1] = {bias};
-        finish_in_lines(sums.v, words, lines, index);
-    }
+    static DEV_CALL void finish_in_lines(PieceSums sums, Lines lines) { finish_lines(sums.v, lines, Workers().staging(), Workers().lane()); }
     static DEV_CALL void finish_glu_in_lines(PieceSums sums, Lines lines) { finish_lines_glu(sums.v, lines, Workers().staging(), Workers().lane()); }
 
   private:
@@ -359,36 +354,35 @@ struct HopperGemm {
         }
     }
 
-    // In registers. False after a trap.
+    // In registers, piece by piece. False after a trap.
     static DEV bool finish(f32 (&sums)[SUMS], const EarlyBias& bias, const Lines& lines, Workers& me) {
         const HopperProducts p(me.work());
-        const u32 warp = me.warp(), lane = me.lane();
-        const bool splits = p.schedule().splits > 1;
-        if (lines.what != 0 && !lines.has(Lines::GLU) && !splits) {
-            finish_in_lines(sums, bias.words, lines, 0);
+        if (lines.what != 0 && lines.is_direct() && p.schedule().splits <= 1) {
+            finish_direct(sums, bias, lines, me.staging(), me.lane());
             return true;
         }
-        const u32 pieces = WarpPart::width_of(p, warp) / PIECE_COLUMNS;
+        const u32 warp = me.warp(), pieces = WarpPart::width_of(p, warp) / PIECE_COLUMNS;
         u32 mine = (1u << pieces) - 1;  // a bit for each piece that this block finishes
-        if (splits) {
+        if (p.schedule().splits > 1) {
             const SplitTile split = split_tile(p, warp, pieces);
+            const u32 lane = me.lane();
             split.publish(sums, lane);
             if (split.split >= split.finishers()) return true;
             if (!split.wait(*shared_state().launch, p.work.instruction, lane)) return false;
             mine = split.mine();
         }
-        const bool biased = lines.what == 0 && bias_first(p);
+        const bool biased = bias_first(p);
 #pragma unroll
         for (u32 i = 0; i < SUMS / PIECE_SUMS; ++i) {
             if (!(mine >> i & 1)) continue;
             PieceSums piece;
 #pragma unroll
             for (u32 k = 0; k < PIECE_SUMS; ++k) piece.v[k] = sums[i * PIECE_SUMS + k];
-            if (splits) piece = gather_piece(piece, i);
-            if (biased) bias.add(piece.v, i, ProductArgs(p.work).bias().dtype, lane);
+            if (biased) bias.add(piece.v, i, ProductArgs(p.work).bias().dtype, me.lane());
+            if (p.schedule().splits > 1) piece = gather_piece(piece, i);
             if (lines.what == 0) finish_piece(piece, i);
-            else if (lines.has(Lines::GLU)) finish_glu_in_lines(piece, lines.across(i));
-            else finish_piece_in_lines(piece, lines, bias.words[i], i);
+            else if (lines.what & Lines::GLU) finish_glu_in_lines(piece, lines.across(i));
+            else finish_in_lines(piece, lines.across(i));
         }
         return true;
     }

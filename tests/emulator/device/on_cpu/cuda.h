@@ -46,6 +46,9 @@ inline unsigned __byte_perm(unsigned a, unsigned b, unsigned which) {
     return r;
 }
 inline int __ffs(unsigned v) { return __builtin_ffs(v); }
+inline unsigned __funnelshift_r(unsigned low, unsigned high, unsigned shift) {
+    return static_cast<unsigned>((static_cast<unsigned long long>(high) << 32 | low) >> (shift % 32));
+}
 inline int __clz(unsigned v) { return v ? __builtin_clz(v) : 32; }
 inline int __clzll(unsigned long long v) { return v ? __builtin_clzll(v) : 64; }
 inline unsigned __brev(unsigned v) { unsigned r = 0; for (int i = 0; i < 32; ++i) r |= (v >> i & 1) << (31 - i); return r; }
