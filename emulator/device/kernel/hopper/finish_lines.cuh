@@ -15,14 +15,16 @@ struct Lines {
     u32 pitch;  // bytes from line to line
     u32 what;   // the activation's code, and the fields below; never 0
 
+    static constexpr u32 ACT = 0x7f, SPLIT = 0x80;  // split: other blocks have sums, too
     static constexpr u32 PRESENT = 0x100, HALF = 0x200, SCALED = 0x400, RESIDUAL_FIRST = 0x800, RESIDUAL_LAST = 0x1000, GLU = 0x2000;
     static constexpr u32 ROWS_AT = 14, COLUMNS_AT = 19;  // how many are left: 5 and 9 bits
     static constexpr u32 ANYWHERE = 0x10000000;            // lines are no whole, aligned chunks
     static constexpr u32 BIAS = 1u << 29, PIECES_AT = 30;  // 2 bits: 0, 1, 2 or 4 pieces
     static constexpr u32 RESIDUAL = RESIDUAL_FIRST | RESIDUAL_LAST;
 
-    DEV static u32 what_of(const ProductArgs& args, u32 rows, u32 columns, u32 pieces) {
+    DEV static u32 what_of(const ProductArgs& args, u32 rows, u32 columns, u32 pieces, bool split) {
         u32 what = PRESENT | min(pieces, 3) << PIECES_AT | min(rows, PIECE_ROWS) << ROWS_AT | min(columns, MAX_COLUMNS) << COLUMNS_AT;
+        if (split) what |= SPLIT;
         if (args.alpha() != 1.0f) what |= SCALED;
         if (args.out().dtype == DTYPE_F16) what |= HALF;
         if (args.is_glu()) return what | GLU | args.unit();
@@ -30,15 +32,13 @@ struct Lines {
         for (u32 i = 0; i < 4; ++i) {
             const u32 step = args.steps(i);
             if (step == STEP_BIAS) what |= BIAS;
-            if (step == STEP_RESIDUAL) what |= what & 0xff ? RESIDUAL_LAST : RESIDUAL_FIRST;
+            if (step == STEP_RESIDUAL) what |= what & ACT ? RESIDUAL_LAST : RESIDUAL_FIRST;
             if (step == STEP_ACT) what |= args.act();
         }
         return what;
     }
     DEV bool has(u32 flags) const { return (what & flags) != 0; }
-    // What needs no call: sums are finished where they are.
-    DEV bool is_direct() const { return !has(SCALED | RESIDUAL_LAST | GLU) && (act() == 0 || act() == ACT_RELU || act() == ACT_GELU); }
-    DEV u32 act() const { return what & 0xff; }
+    DEV u32 act() const { return what & ACT; }
     DEV u32 dtype() const { return what & HALF ? DTYPE_F16 : DTYPE_BF16; }
     DEV u32 rows() const { return what >> ROWS_AT & 31; }
     DEV u32 pieces() const { return (what >> PIECES_AT) + (what >> PIECES_AT == 3); }
@@ -87,34 +87,30 @@ template <u32 WIDTH> DEV void store_lines(const Lines& lines, u32 shared, u32 la
     }
 }
 
-// Stores a row of 64 columns, of which there are `columns`, from the staging, where chunks are permuted by `swizzle`; where `p`
-// lies does not matter. Lane l of 8 stores the l-th whole chunk of memory, and single elements before the first and after the last.
-DEV void store_anywhere(char* p, u32 shared, u32 swizzle, u32 columns, u32 lane) {
-    constexpr u32 PER_CHUNK = CHUNK_BYTES / 2;
-    const auto pair = [&](u32 i) { return load_shared(shared + ((i / 4 ^ swizzle) % 8 * 4 + i % 4) * 4); };
-    const auto store_one = [&](u32 column) {
-        if (is_in_result(p + column * 2, 2)) *reinterpret_cast<u16*>(p + column * 2) = static_cast<u16>(pair(column / 2) >> column % 2 * 16);
-    };
-    const u32 front = (CHUNK_BYTES - reinterpret_cast<u64>(p) % CHUNK_BYTES) % CHUNK_BYTES / 2;
-    const u32 whole = columns < front ? 0 : (columns - front) / PER_CHUNK, behind = front + whole * PER_CHUNK;
-    if (lane < min(front, columns)) store_one(lane);
-    if (columns >= front && behind + lane < columns) store_one(behind + lane);
-    const u32 first = front + lane * PER_CHUNK, shift = front % 2 * 16;
-    if (lane >= whole || !is_in_result(p + first * 2)) return;
-    u32 pairs[5];
-#pragma unroll
-    for (u32 k = 0; k < 5; ++k) pairs[k] = pair(first / 2 + k);
-    *reinterpret_cast<uint4*>(p + first * 2) =
-        make_uint4(__funnelshift_r(pairs[0], pairs[1], shift), __funnelshift_r(pairs[1], pairs[2], shift),
-                   __funnelshift_r(pairs[2], pairs[3], shift), __funnelshift_r(pairs[3], pairs[4], shift));
-}
-// A call: it is rare.
+// The same where lines may begin anywhere. Lane l of 8 stores the l-th whole chunk of memory of a line, and single elements before
+// the first and after the last.
 DEV_CALL void store_lines_anywhere(Lines lines, u32 shared) {
-    const u32 lane = thread_index_anew() % WARP, columns = min(lines.columns(), PIECE_COLUMNS);
+    constexpr u32 PER_CHUNK = CHUNK_BYTES / 2, AT_ONCE = WARP / 8;
+    const u32 lane = thread_index_anew() % WARP, part = lane % 8, columns = min(lines.columns(), PIECE_COLUMNS);
     __syncwarp();
-#pragma unroll 1
-    for (u32 line = lane / 8; line < min(lines.rows(), HALF_ROWS); line += WARP / 8)
-        store_anywhere(lines.to + static_cast<u64>(line) * lines.pitch, shared + line * LINE_BYTES, line, columns, lane % 8);
+#pragma unroll
+    for (u32 i = 0; i < HALF_ROWS; i += AT_ONCE) {
+        const u32 line = i + lane / 8, from = shared + line * LINE_BYTES;
+        char* p = lines.to + static_cast<u64>(line) * lines.pitch;
+        const u32 front = (0u - static_cast<u32>(reinterpret_cast<u64>(p) / 2)) % PER_CHUNK, first = front + part * PER_CHUNK;
+        const u32 whole = columns < front ? 0 : (columns - front) / PER_CHUNK, behind = front + whole * PER_CHUNK + part;
+        const auto pair = [&](u32 column) { return load_shared(from + ((column * 2 ^ line * CHUNK_BYTES) & LINE_BYTES - 4)); };
+        u32 pairs[5];
+#pragma unroll
+        for (u32 k = 0; k < 5; ++k) pairs[k] = pair(first + 2 * k);
+        const u32 before = pair(part) >> part % 2 * 16, after = pair(behind) >> behind % 2 * 16, shift = front % 2 * 16;
+        const uint4 chunk = make_uint4(__funnelshift_r(pairs[0], pairs[1], shift), __funnelshift_r(pairs[1], pairs[2], shift),
+                                       __funnelshift_r(pairs[2], pairs[3], shift), __funnelshift_r(pairs[3], pairs[4], shift));
+        const bool exists = line < lines.rows();
+        if (exists && part < whole && is_in_result(p + first * 2)) *reinterpret_cast<uint4*>(p + first * 2) = chunk;
+        if (exists && part < min(front, columns) && is_in_result(p + part * 2, 2)) *reinterpret_cast<u16*>(p + part * 2) = static_cast<u16>(before);
+        if (exists && columns >= front && behind < columns && is_in_result(p + behind * 2, 2)) *reinterpret_cast<u16*>(p + behind * 2) = static_cast<u16>(after);
+    }
 }
 
 // A piece of the residual, which lies as the result's does, on its way from memory: whole lines, 8 lanes each.
@@ -177,13 +173,13 @@ DEV void scale_piece(f32 (&v)[PIECE_SUMS], const Lines& lines) {
 }
 
 // Takes a piece, with all that was to be done to it, to the result.
-DEV void put_lines(const f32 (&v)[PIECE_SUMS], Lines lines, u32 staging, u32 lane) {
+template <bool ANYWHERE> DEV void put_lines(const f32 (&v)[PIECE_SUMS], Lines lines, u32 staging, u32 lane) {
     __syncwarp();  // all have stored, or read, what was in the staging
 #pragma unroll
     for (u32 half = 0; half < 2; ++half) {
         const u32 shared = staging + half * HALF_BYTES;
         stage_half(v, half, lines.dtype(), shared, lane);
-        if (lines.has(Lines::ANYWHERE)) store_lines_anywhere(lines, shared);
+        if (ANYWHERE) store_lines_anywhere(lines, shared);
         else store_lines<PIECE_COLUMNS>(lines, shared, lane);
         lines.down(HALF_ROWS);
     }
@@ -197,31 +193,49 @@ DEV void finish_lines(f32 (&v)[PIECE_SUMS], const Lines& lines, u32 staging, u32
         if (lines.has(turn == 0 ? Lines::RESIDUAL_FIRST : Lines::RESIDUAL_LAST)) residual.add(v, lines.dtype(), staging, lane);
         if (turn == 0) fast_activate(v, lines.act());
     }
-    put_lines(v, lines, staging, lane);
+    if (lines.has(Lines::ANYWHERE)) put_lines<true>(v, lines, staging, lane);
+    else put_lines<false>(v, lines, staging, lane);
 }
-// Takes all of a warp's part of a tile to the result, where that is direct. A piece of the residual is asked for while the one
-// before is finished.
-DEV void finish_direct(f32 (&sums)[SUMS], const EarlyBias& bias, const Lines& all, u32 staging, u32 lane) {
+
+// What networks do most needs no call: sums are finished where they are. Each of these has code of its own, in which there is
+// little to jump over.
+enum class Direct : u32 { NONE, PLAIN, GELU, RESIDUAL, ANYWHERE };
+DEV Direct direct_of(const Lines& lines) {
+    if (lines.has(Lines::SCALED | Lines::RESIDUAL_LAST | Lines::GLU)) return Direct::NONE;
+    if (lines.act() == ACT_GELU) return lines.has(Lines::ANYWHERE | Lines::RESIDUAL) ? Direct::NONE : Direct::GELU;
+    if (lines.act() != 0 && lines.act() != ACT_RELU) return Direct::NONE;
+    return lines.has(Lines::ANYWHERE) ? Direct::ANYWHERE : lines.has(Lines::RESIDUAL) ? Direct::RESIDUAL : Direct::PLAIN;
+}
+// Takes all of a warp's part of a tile to the result. A piece of the residual is asked for while the one before is finished.
+template <Direct KIND> DEV void finish_direct(f32 (&sums)[SUMS], const EarlyBias& bias, const Lines& all, u32 staging, u32 lane) {
     const u32 pieces = all.pieces();
     ComingResidual residual{};
-    if (all.has(Lines::RESIDUAL)) residual.fetch(all, lane);
+    if (KIND == Direct::RESIDUAL) residual.fetch(all, lane);
 #pragma unroll
     for (u32 i = 0; i < SUMS / PIECE_SUMS; ++i) {
         if (i == pieces) break;
         f32(&v)[PIECE_SUMS] = piece_of(sums, i);
         if (all.has(Lines::BIAS)) bias.add(v, i, all.dtype(), lane);
-        if (all.has(Lines::RESIDUAL)) {
+        if (KIND == Direct::RESIDUAL) {
             residual.add(v, all.dtype(), staging, lane);
-            if (i + 1 < pieces) residual.fetch(all.across(i + 1), lane);
+            if (i + 1 < SUMS / PIECE_SUMS) residual.fetch(all.across(i + 1), lane);
         }
-        if (all.act() == ACT_GELU) {
+        if (KIND == Direct::GELU) {
 #pragma unroll
             for (u32 k = 0; k < PIECE_SUMS; ++k) v[k] = fast_gelu(v[k]);
         } else if (all.act() != 0) {
 #pragma unroll
             for (u32 k = 0; k < PIECE_SUMS; ++k) v[k] = activation_relu(v[k], 0.0f);
         }
-        put_lines(v, all.across(i), staging, lane);
+        put_lines<KIND == Direct::ANYWHERE>(v, all.across(i), staging, lane);
+    }
+}
+DEV void finish_direct(f32 (&sums)[SUMS], const EarlyBias& bias, const Lines& all, Direct kind, u32 staging, u32 lane) {
+    switch (kind) {
+        case Direct::GELU: finish_direct<Direct::GELU>(sums, bias, all, staging, lane); break;
+        case Direct::RESIDUAL: finish_direct<Direct::RESIDUAL>(sums, bias, all, staging, lane); break;
+        case Direct::ANYWHERE: finish_direct<Direct::ANYWHERE>(sums, bias, all, staging, lane); break;
+        default: finish_direct<Direct::PLAIN>(sums, bias, all, staging, lane); break;
     }
 }
 

@@ -165,7 +165,7 @@ DEV Lines lines_of(const HopperProducts& p, const ProductTiles& tiles, const Pro
     const u32 halves = args.is_glu(), pitch = p.schedule().pitch;  // the result of glu has half the columns of the sums
     char* to = p.has(BATCHED) ? element(out, row_offset(out, at.batch * tiles.rows + part.row)) : out.data + static_cast<u64>(part.row) * pitch;
     const u32 rows = tiles.rows - min(tiles.rows, part.row), columns = (tiles.columns - min(tiles.columns, part.column)) >> halves;
-    const u32 what = Lines::what_of(args, rows, columns, part.width / PIECE_COLUMNS);
+    const u32 what = Lines::what_of(args, rows, columns, part.width / PIECE_COLUMNS, p.schedule().splits > 1);
     return Lines{to + (part.column >> halves) * 2, pitch, p.has(OUT_IN_CHUNKS) ? what : what | Lines::ANYWHERE};
 }
 
@@ -356,11 +356,12 @@ struct HopperGemm {
 
     // In registers, piece by piece. False after a trap.
     static DEV bool finish(f32 (&sums)[SUMS], const EarlyBias& bias, const Lines& lines, Workers& me) {
-        const HopperProducts p(me.work());
-        if (lines.what != 0 && lines.is_direct() && p.schedule().splits <= 1) {
-            finish_direct(sums, bias, lines, me.staging(), me.lane());
+        const Direct direct = lines.what == 0 ? Direct::NONE : direct_of(lines);
+        if (direct != Direct::NONE && !lines.has(Lines::SPLIT)) {
+            finish_direct(sums, bias, lines, direct, me.staging(), me.lane());
             return true;
         }
+        const HopperProducts p(me.work());
         const u32 warp = me.warp(), pieces = WarpPart::width_of(p, warp) / PIECE_COLUMNS;
         u32 mine = (1u << pieces) - 1;  // a bit for each piece that this block finishes
         if (p.schedule().splits > 1) {
