@@ -11,17 +11,30 @@ constexpr u32 HALF_ROWS = 8;
 
 // ---- activations by the special function unit: absolute errors below 5.1e-7 max(1, |x|), which rows allow (isa/activations.py) ----
 DEV f32 fast_sigmoid(f32 x) { return fast_reciprocal(1.0f + fast_exp2(-LOG2_E * x)); }
-DEV f32 fast_gelu_tanh(f32 x) { return x * fast_sigmoid(2.0f * SQRT_2_OVER_PI * x * fmaf(0.044715f * x, x, 1.0f)); }
-// x Phi(x) = max(x, 0) - |x| Phi(-|x|), and Phi(-a) = 2^P(a). P is fitted on [0, 6] so that the largest of |a 2^P(a) - a Phi(-a)|
-// is least, 4.8e-7; further on, P falls without end, and the product with it.
-DEV f32 fast_gelu(f32 x) {
-    const f32 a = fabsf(x);
-    f32 p = fmaf(-4.7329548e-4f, a, 7.0844712e-3f);
-    p = fmaf(p, a, -5.1827192e-2f);
-    p = fmaf(p, a, -4.5999262e-1f);
-    p = fmaf(p, a, -1.1507878f);
-    p = fmaf(p, a, -1.0000377f);
-    return fmaf(-fminf(a, 1e30f), fast_exp2(p), fmaxf(x, 0.0f));  // infinity times nothing would be NaN
+// Both kinds of gelu are max(x, 0) - |x| C(|x|), where C falls from a half to nothing: C(a) = 2^P(a). P is fitted on [0, last] so
+// that the largest error of a 2^P(a) is least: 5e-8 for x Phi(x), 4.5e-7 for the tanh form. Further on, what is left is less.
+struct GeluFit {
+    f32 last, p[8];  // highest power first
+
+    DEV f32 operator()(f32 x) const {
+        const f32 a = min_nan(fabsf(x), last);
+        f32 power = p[0];
+#pragma unroll
+        for (u32 k = 1; k < 8; ++k) power = fmaf(power, a, p[k]);
+        return fmaf(-a, fast_exp2(power), fmaxf(x, 0.0f));
+    }
+};
+constexpr GeluFit GELU_FIT{6.0f, {3.1519921e-6f, 2.9370733e-7f, -6.3592993e-4f, 7.8107086e-3f, -5.3123809e-2f, -4.5892835e-1f, -1.1511629f, -0.99999613f}};
+constexpr GeluFit GELU_TANH_FIT{5.0f, {9.2008348e-5f, -5.8381248e-4f, -1.3794572e-3f, 1.1826059e-2f, -5.6391567e-2f, -4.564918e-1f, -1.1517718f, -0.99994785f}};
+
+// Which of them does not matter to the code: there is only one.
+DEV GeluFit gelu_fit(u32 kind) {
+    GeluFit fit;
+    const bool tanh = kind == ACT_GELU_TANH;
+    fit.last = tanh ? GELU_TANH_FIT.last : GELU_FIT.last;
+#pragma unroll
+    for (u32 k = 0; k < 8; ++k) fit.p[k] = tanh ? GELU_TANH_FIT.p[k] : GELU_FIT.p[k];
+    return fit;
 }
 
 // Function `kind` of every element; the kinds that the host allows here (paths/epilogue.py).
@@ -32,13 +45,12 @@ template <u32 N> DEV void fast_activate(f32 (&v)[N], u32 kind) {
             for (u32 i = 0; i < N; ++i) v[i] = activation_relu(v[i], 0.0f);
             break;
         case ACT_GELU:
+        case ACT_GELU_TANH: {
+            const GeluFit fit = gelu_fit(kind);
 #pragma unroll
-            for (u32 i = 0; i < N; ++i) v[i] = fast_gelu(v[i]);
+            for (u32 i = 0; i < N; ++i) v[i] = fit(v[i]);
             break;
-        case ACT_GELU_TANH:
-#pragma unroll
-            for (u32 i = 0; i < N; ++i) v[i] = fast_gelu_tanh(v[i]);
-            break;
+        }
         case ACT_SILU:
 #pragma unroll
             for (u32 i = 0; i < N; ++i) v[i] *= fast_sigmoid(v[i]);

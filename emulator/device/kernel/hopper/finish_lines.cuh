@@ -202,13 +202,14 @@ DEV void finish_lines(f32 (&v)[PIECE_SUMS], const Lines& lines, u32 staging, u32
 enum class Direct : u32 { NONE, PLAIN, GELU, RESIDUAL, ANYWHERE };
 DEV Direct direct_of(const Lines& lines) {
     if (lines.has(Lines::SCALED | Lines::RESIDUAL_LAST | Lines::GLU)) return Direct::NONE;
-    if (lines.act() == ACT_GELU) return lines.has(Lines::ANYWHERE | Lines::RESIDUAL) ? Direct::NONE : Direct::GELU;
+    if (lines.act() == ACT_GELU || lines.act() == ACT_GELU_TANH) return lines.has(Lines::ANYWHERE | Lines::RESIDUAL) ? Direct::NONE : Direct::GELU;
     if (lines.act() != 0 && lines.act() != ACT_RELU) return Direct::NONE;
     return lines.has(Lines::ANYWHERE) ? Direct::ANYWHERE : lines.has(Lines::RESIDUAL) ? Direct::RESIDUAL : Direct::PLAIN;
 }
 // Takes all of a warp's part of a tile to the result. A piece of the residual is asked for while the one before is finished.
 template <Direct KIND> DEV void finish_direct(f32 (&sums)[SUMS], const EarlyBias& bias, const Lines& all, u32 staging, u32 lane) {
     const u32 pieces = all.pieces();
+    const GeluFit gelu = gelu_fit(all.act());
     ComingResidual residual{};
     if (KIND == Direct::RESIDUAL) residual.fetch(all, lane);
 #pragma unroll
@@ -222,7 +223,7 @@ template <Direct KIND> DEV void finish_direct(f32 (&sums)[SUMS], const EarlyBias
         }
         if (KIND == Direct::GELU) {
 #pragma unroll
-            for (u32 k = 0; k < PIECE_SUMS; ++k) v[k] = fast_gelu(v[k]);
+            for (u32 k = 0; k < PIECE_SUMS; ++k) v[k] = gelu(v[k]);
         } else if (all.act() != 0) {
 #pragma unroll
             for (u32 k = 0; k < PIECE_SUMS; ++k) v[k] = activation_relu(v[k], 0.0f);
