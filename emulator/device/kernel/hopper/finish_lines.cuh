@@ -216,6 +216,7 @@ template <Direct KIND> DEV void finish_direct(f32 (&sums)[SUMS], const EarlyBias
     for (u32 i = 0; i < SUMS / PIECE_SUMS; ++i) {
         if (i == pieces) break;
         f32(&v)[PIECE_SUMS] = piece_of(sums, i);
+        if (KIND == Direct::RESIDUAL) lane = thread_index_anew() % WARP;  // registers are dear: what follows from it is not kept
         if (all.has(Lines::BIAS)) bias.add(v, i, all.dtype(), lane);
         if (KIND == Direct::RESIDUAL) {
             residual.add(v, all.dtype(), staging, lane);

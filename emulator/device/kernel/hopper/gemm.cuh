@@ -62,8 +62,7 @@ struct HopperProducts {
     DEV u32 granules() const { return (left_bytes() + right_bytes()) / GRANULE_BYTES; }
     DEV TileLayout layout(u32 warpgroup) const {
         const u32 slices = schedule().slices, lines = schedule().tile_columns / 2;  // of b, for each of two side by side
-        TileLayout l{in_pairs() ? SHARED_STAGES : OWN_STAGES, granules(), slices, 0, left_bytes(), schedule().tile_rows * LINE_BYTES, schedule().tile_columns * LINE_BYTES, 0};
-        if (warpgroup == 1 && !alone() && Kept::place().tile == work.first_tile) l.behind = min(GRANULES / l.granules - 1, 2);
+        TileLayout l{in_pairs() ? SHARED_STAGES : OWN_STAGES, granules(), slices, 0, left_bytes(), schedule().tile_rows * LINE_BYTES, schedule().tile_columns * LINE_BYTES};
         if (beside()) l.right_offset += warpgroup * lines * LINE_BYTES * (has(B_ACROSS) ? slices : 1);
         else l.left_offset = warpgroup * GRANULE_BYTES * (a_by_groups() ? slices : 1);
         if (a_by_groups()) l.left_slice = GRANULE_BYTES;

@@ -30,7 +30,6 @@ struct TileLayout {
     u32 right_offset;  // the same for b
     u32 left_slice;    // bytes from a slice of a to the next
     u32 right_slice;
-    u32 behind;        // stages that this warpgroup begins later than the other
 
     // Bytes between 64 rows and the next 64 of an operand that lies across.
     DEV u32 apart() const { return slices * GRANULE_BYTES; }
@@ -47,15 +46,6 @@ struct AsLoaded {
     DEV void arrange(u32, Workers&) const {}
 };
 
-// Lets this warpgroup begin some stages after the other: then one of them multiplies while the other finishes a tile.
-DEV void fall_behind(const TileLayout& layout, u32 stages, const Workers& me) {
-    if (layout.behind == 0 || stages <= layout.behind) return;
-    RingPlace place = me.place;
-    Stage stage = place.next(layout.granules);
-    for (u32 i = 0; i < layout.behind; ++i) stage = place.next(layout.granules);
-    me.wait(stage, layout.kind);
-}
-
 // sums = a * b over `stages` stages, each of which is arranged first. Warps hold rows 16 w .. 16 w + 15 of their warpgroup's part; a lane's sums are
 // [COLUMNS / 8][row lane / 4, row lane / 4 + 8][column 2 (lane % 4), and the next].
 template <class T, u32 COLUMNS, bool A_ACROSS, bool B_ACROSS, class Arrangement>
@@ -64,7 +54,6 @@ DEV void multiply(f32 (&sums)[SUMS], const TileLayout& layout, u32 stages, Worke
     constexpr u32 B_STEP = (B_ACROSS ? STEP_DEPTH * LINE_BYTES : STEP_DEPTH * 2) >> 4;
     using Product = Wgmma<T, COLUMNS, A_ACROSS, B_ACROSS>;
     clear(sums);
-    fall_behind(layout, stages, me);
     Stage before{0, 0};
 #pragma unroll 1
     for (u32 i = 0; i < stages; ++i) {
