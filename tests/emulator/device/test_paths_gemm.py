@@ -138,7 +138,8 @@ def test_rare_epilogues_go_through_scratch_memory():
         ("bf16[100, 80]", "y, a, b bias=p residual=r act=relu", 160),
         ("bf16[100, 80]", "y, a, b bias=p act=relu residual=r", 160),
         ("bf16[100, 160]", "y[:, 80:160], a, b", 320),  # a part of each row
-        ("bf16[100, 81]", "y[:, 0:80], a, b", 0),  # rows begin at odd addresses
+        ("bf16[100, 81]", "y[:, 0:80], a, b", 162),  # rows begin at odd addresses
+        ("bf16[100, 81]", "y[:, 0:80], a, b residual=r", 0),  # and the residual's do not
         ("bf16[100, 80]", "y, a, b residual=s", 0),  # the residual is one row for all
         ("bf16[100, 80]", "y, a, b act=relu bias=p", 0),  # bias is not the first step
         ("bf16[100, 80]", "y, a, b alpha=0.5 bias=p", 0),
@@ -147,11 +148,50 @@ def test_rare_epilogues_go_through_scratch_memory():
     ],
 )
 def test_results_go_in_whole_lines_where_a_little_epilogue_will_do(out, arguments, pitch):
-    """Rows at one distance, of chunks of 16 bytes; bias, activation, and a residual that lies as the result does."""
+    """Rows at one distance; bias, activation, and a residual that lies as the result does, in chunks of 16 bytes."""
     operands = ".input p : bf16[80]\n.input r : bf16[100, 80]\n.input s : bf16[1, 80]\n"
     found = fields(first_schedule(operands + product("bf16[100, 72]", "bf16[72, 80]", out, arguments)))
     assert found["pitch"] == pitch
     assert bool(found["flags"] & layout.OUT_IN_LINES) == bool(pitch)
+    assert bool(found["flags"] & layout.OUT_IN_CHUNKS) == (pitch != 0 and pitch % 16 == 0)
+
+
+LINES = """
+.input a : T[90, 72]
+.input b : T[81, 72]
+.input c : T[10, 72]
+.input d : T[136, 72]
+.input p : T[10]
+.input q : T[136]
+.input r : T[90, 136]
+.output u : T[90, 81]
+.output v : T[90, 10]
+.output w : T[90, 83]
+.output x : T[90, 136]
+.output y : T[90, 136]
+.output z : T[90, 136]
+main:
+    FILL w, 0
+    GEMM u, a, b.T
+    GEMM v, a, c.T bias=p act=relu
+    GEMM w[:, 1:82], a, b.T act=gelu
+    GEMM x, a, d.T bias=q act=gelu_tanh
+    GEMM y, a, d.T bias=q residual=r act=relu
+    GEMM z, a, d.T act=silu residual=r
+    HALT
+"""
+
+
+@pytest.mark.parametrize("dtype", ["bf16", "f16"])
+@pytest.mark.parametrize("tile", [Tile(128, 256), Tile(64, 128), Tile(64, 64)], ids=str)
+@pytest.mark.skipif(cpu_machine.COMPILER is None, reason="no g++, which compiles the kernel for the CPU")
+def test_every_epilogue_in_lines_stays_within_the_bound(monkeypatch, dtype, tile):
+    """Rows that begin anywhere and end anywhere; activations and residuals, each by the code that is its own."""
+    force(monkeypatch, Choice(tile, 1), 1)
+    made = assemble(LINES.replace(": T[", f": {dtype}["))
+    session = CpuSession(made, hopper=True, seed=tile.columns)
+    assert all(fields(s)["flags"] & layout.OUT_IN_LINES for s in session.plan.schedules[1:-1])
+    assert not failures(made, session)
 
 
 def test_large_products_of_f32_as_it_is_are_done_by_multiply_add():
