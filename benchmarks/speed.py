@@ -127,6 +127,8 @@ def measure_rows(bench: Bench, rows: Sequence[Row], results: Results, seconds: f
                 click.echo("".join(traceback.format_tb(error.__traceback__)[-2:]))
             continue
         click.echo(" | ".join(speed_table.cells(facts)[0]))
+        if row.compiled and bench.natives is not None and facts["compile_mode"] is None:
+            click.echo(f"{row.name}: its native was not compiled beforehand (benchmarks/compile_natives.py)")
         gc.collect()  # sessions and graphs hold on to GPU memory
     return failed
 
