@@ -94,6 +94,19 @@ def test_a_counter_that_never_arrives_ends_the_run():
     np.testing.assert_array_equal(session.run({}).outputs["y"], np.full(20000, 32.0, np.float32))
 
 
+def test_launches_take_turns_whatever_becomes_of_them():
+    """A launch leaves the other one's counters at zero, also where it ends in a trap and nobody clears anything."""
+    session = CpuSession(assemble(CHAIN.format(n=6000)), hopper=True)
+    for seed, base in enumerate((0, 1, 1, 0, 1, 0, 0)):
+        session.seed, session.expected_base = seed, base
+        session.set_state({"z": np.zeros(6000, np.float32)})
+        if base:
+            with pytest.raises(Trap):
+                session.run({})
+        else:
+            np.testing.assert_array_equal(session.run({}).outputs["y"], np.full(6000, 32.0, np.float32))
+
+
 @BUILDS
 def test_a_misaligned_access_ends_the_run(capfd, hopper):
     """As on a GPU; other than there, one is told where, and the next run is right."""
