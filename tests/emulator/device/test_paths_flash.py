@@ -151,6 +151,8 @@ CASES = {
     "window only": ("window=50", kv("bf16", 1, 4, 1, 300, 300, 64), {}),
     "softcap": ("softcap=2 scale=0.3", kv("bf16", 1, 2, 2, 260, 260, 64), {}),
     "wide softcap": ("softcap=2 causal", kv("bf16", 1, 2, 2, 260, 260, 128), {}),
+    "steep": ("scale=3", kv("bf16", 1, 2, 1, 130, 600, 64), {}),
+    "wide steep": ("scale=2 causal", kv("f16", 1, 2, 1, 300, 500, 128), {}),
     "more queries": ("causal", kv("bf16", 1, 2, 2, 400, 150, 64), {}),
     "ahead": ("causal position=-200", kv("bf16", 1, 2, 2, 300, 300, 128), {}),
     "dynamic": ("causal", kv("bf16", "b <= 3", 4, 2, "s <= 400", "t <= 900", 64), {"b": 2, "s": 177, "t": 411}),
@@ -172,8 +174,8 @@ CASES = {
 
 
 SMALL = (
-    "one tile", "half", "wide half", "more queries", "half a token", "token softcap", "masked token", "five tokens",
-    "rows beyond a tile", "one split", "no key",
+    "one tile", "half", "wide half", "steep", "wide steep", "more queries", "half a token", "token softcap",
+    "masked token", "five tokens", "rows beyond a tile", "one split", "no key",
 )  # fmt: skip
 
 

@@ -1,6 +1,7 @@
 // ATTENTION of 16-bit floats on wgmma (after Shah et al., FlashAttention-3, 2024): a tile is 128 queries of one head, 64 for
 // each warpgroup. Scores and probabilities never leave registers; the scores of one block of keys are multiplied while the
-// probabilities of the block before meet its values.
+// probabilities of the block before meet its values. Earlier sums are only scaled down where scores rise far (as in
+// FlashAttention-4).
 #pragma once
 #ifdef HOPPER
 #include "hopper/flash_tiles.cuh"
@@ -23,10 +24,10 @@ struct FlashSource {
         tensor_map_prefetch(map);
     }
 
-    // Panels `first` .. `end` - 1 of 128 lines, one behind the other.
-    DEV void load(u32 to, u64* full, u32 first, u32 end, u32 line, u32 head, u32 sample) const {
+    // Panels of 128 lines, one behind the other.
+    DEV void load(u32 to, u64* full, u32 panels, u32 line, u32 head, u32 sample) const {
 #pragma unroll 1
-        for (u32 i = first; i < end; ++i, to += PANEL_BYTES) tensor_load_5d(to, map, full, i * 64, line, head, sample, moved);
+        for (u32 i = 0; i < panels; ++i, to += PANEL_BYTES) tensor_load_5d(to, map, full, i * 64, line, head, sample, moved);
     }
 };
 
@@ -35,19 +36,18 @@ struct FlashPanel {
     f32 outputs[32];
 };
 
-// A call: few instructions have it. `top`: of the products, of query `at`.
-DEV_CALL void store_flash_lse(u32 at, f32 top, f32 total) {
+// A call: few instructions have it. `base` and `total`: of query `at`.
+DEV_CALL void store_flash_lse(u32 at, f32 base, f32 total) {
     const Workers me;
     const AttentionArgs& args = AttentionArgs::of(me.work());
-    const AttentionShape s(args);
     const Tensor& lse = args.lse();
     const i64 to = Kept::place().attention.sample * lse.strides[0] + Kept::place().attention.head * lse.strides[1] + at * lse.strides[2];
-    store_lse(lse, to, top * (s.softcap != 0.0f ? s.softcap : s.scale), total);
+    store_lse(lse, to, base / LOG2_E, total);
 }
 
 // Divides by the denominators, and stores by way of the staging. A call, with registers of its own; what it needs of the tile
 // is in shared memory.
-template <class T> DEV_CALL void store_panel(FlashPanel r, f32 top0, f32 top1, f32 total0, f32 total1, u32 panel) {
+template <class T> DEV_CALL void store_panel(FlashPanel r, f32 base0, f32 base1, f32 total0, f32 total1, u32 panel) {
     const Workers me;
     const AttentionArgs& args = AttentionArgs::of(me.work());
     const Tensor& out = args.out();
@@ -59,7 +59,7 @@ template <class T> DEV_CALL void store_panel(FlashPanel r, f32 top0, f32 top1, f
         total += __shfl_xor_sync(0xffffffffu, total, 1);
         total += __shfl_xor_sync(0xffffffffu, total, 2);
         const u32 at = query + lane / 4 + 8 * half;
-        if (panel == 0 && args.has_lse() && lane % 4 == 0 && at < queries) store_flash_lse(at, half == 0 ? top0 : top1, total);
+        if (panel == 0 && args.has_lse() && lane % 4 == 0 && at < queries) store_flash_lse(at, half == 0 ? base0 : base1, total);
         const f32 inverse = total == 0.0f ? 0.0f : fast_reciprocal(total);
 #pragma unroll
         for (u32 j = 0; j < 8; ++j) {
@@ -91,36 +91,22 @@ template <class T> DEV_CALL void store_panel(FlashPanel r, f32 top0, f32 top1, f
 template <class T, u32 WIDTH> struct FlashAttention {
     static constexpr u32 GRANULES_EACH = WIDTH / 64 * PANEL_GRANULES, SCORES = FLASH_KEYS / 2, OUTPUTS = WIDTH / 2;
     static constexpr u32 STEPS = FLASH_KEYS / STEP_DEPTH;  // of a product with values
-    // The last 64 columns of q stay in the store staging. If there are more, they come again with each block of keys: stages of
-    // the ring pass by in order, and registers are dearer.
-    static constexpr bool COMES_AGAIN = WIDTH == 128;
-    static constexpr u32 KEY_GRANULES = GRANULES_EACH + (COMES_AGAIN ? PANEL_GRANULES : 0);
-    // With 64 columns the special function unit has as much to do as tensor cores: the warpgroups take turns.
-    static constexpr bool TURNS = WIDTH == 64;
+    // The last 64 columns of q stay in the store staging; if there are more, the first 64 stay in registers. With each block
+    // of keys anew, they would cost a quarter of what the L2 cache brings.
+    static constexpr bool HOLDS = WIDTH == 128;
+    // The warpgroups take turns, or both would wait for the same unit at the same time: at products, unless there are few
+    // columns; then the special function unit has as much to do as tensor cores.
+    static constexpr bool PRODUCTS_IN_TURNS = WIDTH == 128, POWERS_IN_TURNS = !PRODUCTS_IN_TURNS;
+    // Probabilities are relative to 2**base. It follows the running maximum, but stays where that is less than a factor of
+    // 2**SLACK above: nearly always after the first few keys, so earlier sums hardly ever have to be multiplied.
+    static constexpr f32 SLACK = 8.0f, LOWEST = -3.402823466e38f;
     using KeyProduct = Wgmma<T, FLASH_KEYS, false, false>;
     using ValueProduct = Wgmma<T, WIDTH, false, true>;
 
     // Of rows lane / 4 and lane / 4 + 8 of a warp's 16.
     struct Running {
-        f32 top[2], total[2], shrink[2];  // of products; sums of probabilities; what earlier sums have to be multiplied by
+        f32 base[2], total[2];  // total: of probabilities
         f32 outputs[OUTPUTS];
-    };
-    // Which keys the rows of a warpgroup see, the first of which is query `query`.
-    struct Sight {
-        i32 last;    // key at which row 0 sits
-        i32 window;  // far: none
-        i32 keys;
-        bool causal;
-
-        DEV Sight(const AttentionShape& s, u32 query) {
-            constexpr i64 FAR = 1 << 30;  // beyond all keys
-            last = static_cast<i32>(max(-FAR, min(FAR, s.last_key(query))));
-            window = s.window == 0 ? static_cast<i32>(FAR) : static_cast<i32>(min(FAR, s.window));
-            keys = static_cast<i32>(s.keys);
-            causal = s.causal;
-        }
-        DEV i32 end(i32 row) const { return causal ? min(last + row + 1, keys) : keys; }
-        DEV i32 first(i32 row) const { return last + row + 1 - window; }
     };
     // What stays the same while the keys of a tile pass by: as little as possible, for all registers are taken.
     struct Constants {
@@ -128,32 +114,42 @@ template <class T, u32 WIDTH> struct FlashAttention {
         f32 factor;              // scores in base 2 are factor * product; negative: of the softcapped product
 
         DEV Constants(const AttentionShape& s, u32 query) {
-            const Sight sight(s, query);
-            all_first = sight.first(BLOCK_ROWS - 1);
-            all_end = sight.end(0);
+            constexpr i64 FAR = 1 << 30;  // beyond all keys
+            const i32 last = static_cast<i32>(max(-FAR, min(FAR, s.last_key(query)))), keys = static_cast<i32>(s.keys);
+            all_first = static_cast<i32>(-FAR / 2);
+            if (s.window != 0) all_first = max(all_first, last + static_cast<i32>(BLOCK_ROWS) - static_cast<i32>(min(FAR, s.window)));
+            all_end = s.causal ? min(last + 1, keys) : keys;
             factor = s.softcap != 0.0f ? -LOG2_E * s.softcap : LOG2_E * s.scale;
         }
     };
-    static DEV u64 operand(u32 address) { return matrix_descriptor((address >> 4 & 0x3fff) | PANEL_BYTES >> 4 << 16); }
+    // Of 16 rows, as an operand in registers: the first 64 columns, where there are more than 64.
+    using Held = u32[DEPTH / STEP_DEPTH][4];
 
-    // `keys`: where their stage is; `q`: where the last panel of this warpgroup's queries is.
-    static DEV void multiply_keys(f32 (&s)[SCORES], u32 keys, u32 q, u32 group) {
-        q = anew(q);  // what is worked out from it, for each step of the depth, would take registers all the while
-        const u32 first_q = COMES_AGAIN ? keys + WIDTH / 64 * PANEL_BYTES + group * (BLOCK_ROWS * LINE_BYTES) : q;
+    // `keys`: where their stage is.
+    static DEV void multiply_keys(f32 (&s)[SCORES], u32 keys, u32 group, const Held& held) {
+        constexpr u32 STEP = STEP_DEPTH * 2 >> 4, PANEL_STEPS = DEPTH / STEP_DEPTH;
+        // Anew: what is worked out from it would take registers all the while.
+        const u32 a = descriptor_low(shared_address(shared_memory) + STAGING_AT + anew(group) * GRANULE_BYTES, PANEL_BYTES);
+        const u32 b = descriptor_low(keys, PANEL_BYTES);
         warpgroup_fence();
 #pragma unroll
         for (u32 d = 0; d < WIDTH / STEP_DEPTH; ++d) {
-            const u32 column = d % 4 * (STEP_DEPTH * 2);
-            const u64 a = operand((d < 4 ? first_q : q) + column), b = operand(keys + d / 4 * PANEL_BYTES + column);
-            if (d == 0) KeyProduct::start(s, a, b);
-            else KeyProduct::multiply(s, a, b);
+            const u32 step = d % PANEL_STEPS;
+            const u64 left = matrix_descriptor(a + step * STEP);
+            const u64 right = matrix_descriptor(b + d / PANEL_STEPS * (PANEL_BYTES >> 4) + step * STEP);
+            if (HOLDS && d == 0) KeyProduct::start(s, held[0], right);
+            else if (HOLDS && d < PANEL_STEPS) KeyProduct::multiply(s, held[step], right);
+            else if (d == 0) KeyProduct::start(s, left, right);
+            else KeyProduct::multiply(s, left, right);
         }
         warpgroup_commit();
     }
     static DEV void multiply_values(f32 (&o)[OUTPUTS], const u32 (&p)[STEPS][4], u32 values) {
+        constexpr u32 STEP = STEP_DEPTH * LINE_BYTES >> 4;
+        const u32 b = descriptor_low(values, PANEL_BYTES);
         warpgroup_fence();
 #pragma unroll
-        for (u32 i = 0; i < STEPS; ++i) ValueProduct::multiply(o, p[i], operand(values + i * (STEP_DEPTH * LINE_BYTES)));
+        for (u32 i = 0; i < STEPS; ++i) ValueProduct::multiply(o, p[i], matrix_descriptor(b + i * STEP));
         warpgroup_commit();
     }
 
@@ -165,15 +161,19 @@ template <class T, u32 WIDTH> struct FlashAttention {
             const AttentionShape shape{AttentionArgs::of(me.work())};
             const f32 inner = 2.0f * LOG2_E * shape.scale * fast_reciprocal(shape.softcap);
 #pragma unroll
-            for (u32 i = 0; i < SCORES; ++i) s[i] = 1.0f - 2.0f * fast_reciprocal(1.0f + fast_exp2(s[i] * inner));  // tanh
+            for (u32 i = 0; i < SCORES; ++i) {
+                s[i] = 1.0f - 2.0f * fast_reciprocal(1.0f + fast_exp2(s[i] * inner));  // tanh
+                if (i % 4 == 3) pin(s[i]);  // a few at a time: all registers are taken
+            }
         }
         if (key >= c.all_first && key + static_cast<i32>(FLASH_KEYS) <= c.all_end) return;
-        const u32 group = Kept::warp() / 4;
-        const Sight sight(AttentionShape(AttentionArgs::of(me.work())), Kept::place().attention.query + group * BLOCK_ROWS);
+        const AttentionArgs& args = AttentionArgs::of(me.work());
+        const i32 keys = static_cast<i32>(args.v().dims[2]), per_row = args.causal() ? 1 : 0;
 #pragma unroll
         for (u32 half = 0; half < 2; ++half) {
             const i32 lane = thread_index_anew() % WARP, row = Kept::warp() % 4 * 16 + lane / 4 + 8 * half;
-            const i32 column = key + lane % 4 * 2, from = sight.first(row) - column, to = sight.end(row) - column;
+            const i32 column = key + lane % 4 * 2;
+            const i32 from = c.all_first - static_cast<i32>(BLOCK_ROWS - 1) + row - column, to = min(c.all_end + row * per_row, keys) - column;
 #pragma unroll
             for (i32 i = 0; i < static_cast<i32>(SCORES) / 4; ++i)
 #pragma unroll
@@ -182,30 +182,38 @@ template <class T, u32 WIDTH> struct FlashAttention {
                 }
         }
     }
-    // Products become probabilities, relative to the running maxima, which rise as needed.
+    // Products become probabilities.
     static DEV void soften(f32 (&s)[SCORES], Running& r, f32 factor, u32 group) {
-        f32 base[2], high[2][2], sum[2][2];
-#pragma unroll
-        for (u32 i = 0; i < 4; ++i) high[i / 2][i % 2] = i % 2 == 0 ? fmaxf(r.top[i / 2], s[i]) : s[i];
-#pragma unroll
-        for (u32 i = 4; i < SCORES; ++i) high[i / 2 % 2][i % 2] = fmaxf(high[i / 2 % 2][i % 2], s[i]);
-#pragma unroll
-        for (u32 half = 0; half < 2; ++half) {
-            f32 top = fmaxf(high[half][0], high[half][1]);
-            top = fmaxf(top, __shfl_xor_sync(0xffffffffu, top, 1));
-            top = fmaxf(top, __shfl_xor_sync(0xffffffffu, top, 2));
-            base[half] = top == -infinity() ? 0.0f : top * factor;
-            r.shrink[half] = fast_exp2(fmaf(r.top[half], factor, -base[half]));
-            r.top[half] = top;
-            r.total[half] *= r.shrink[half];
-        }
-        if (TURNS) {
-            hold(r.total[0] + r.total[1]);
-            wait_turn(group);
-        }
+        f32 high[2][2], sum[2][2];
 #pragma unroll
         for (u32 i = 0; i < SCORES; ++i) {
-            s[i] = fast_exp2(fmaf(s[i], factor, -base[i / 2 % 2]));
+            f32& to = high[i / 2 % 2][i % 2];
+            to = i < 4 ? s[i] : fmaxf(to, s[i]);
+        }
+        f32 top[2] = {fmaxf(high[0][0], high[0][1]), fmaxf(high[1][0], high[1][1])};
+        const f32 above = fmaxf(fmaf(top[0], factor, -r.base[0]), fmaf(top[1], factor, -r.base[1]));
+        if (__any_sync(0xffffffffu, above > SLACK)) {
+            warpgroup_wait<0>();
+            pin_all(r.outputs);
+#pragma unroll
+            for (u32 half = 0; half < 2; ++half) {
+                top[half] = fmaxf(top[half], __shfl_xor_sync(0xffffffffu, top[half], 1));
+                top[half] = fmaxf(top[half], __shfl_xor_sync(0xffffffffu, top[half], 2));
+                const f32 base = fmaxf(r.base[half], top[half] * factor);
+                const f32 shrink = fast_exp2(r.base[half] - base);
+                r.base[half] = base;
+                r.total[half] *= shrink;
+#pragma unroll
+                for (u32 i = 0; i < OUTPUTS / 4; ++i) {
+                    r.outputs[4 * i + 2 * half] *= shrink;
+                    r.outputs[4 * i + 2 * half + 1] *= shrink;
+                }
+            }
+        }
+        if (POWERS_IN_TURNS) wait_turn(group);
+#pragma unroll
+        for (u32 i = 0; i < SCORES; ++i) {
+            s[i] = fast_exp2(fmaf(s[i], factor, -r.base[i / 2 % 2]));
             f32& to = sum[i / 2 % 2][i % 2];
             to = i < 4 ? s[i] : to + s[i];
         }
@@ -213,7 +221,7 @@ template <class T, u32 WIDTH> struct FlashAttention {
         for (u32 half = 0; half < 2; ++half) r.total[half] += sum[half][0] + sum[half][1];
         hold(r.total[0] + r.total[1]);  // while the products with the values before are under way
         pin_all(s);
-        if (TURNS) pass_turn(group);
+        if (POWERS_IN_TURNS) pass_turn(group);
     }
     // Scores as they lie in the registers are an operand of the next product.
     static DEV void pack(u32 (&p)[STEPS][4], const f32 (&s)[SCORES]) {
@@ -224,18 +232,21 @@ template <class T, u32 WIDTH> struct FlashAttention {
 #pragma unroll
         for (u32 i = 0; i < N; ++i) pin(v[i]);
     }
-    static DEV void wait_turn(u32 group) { named_barrier(FLASH_TURN + group, WORKER_THREADS); }
-    static DEV void pass_turn(u32 group) { named_barrier_arrive(FLASH_TURN + (group ^ 1), WORKER_THREADS); }
+    static DEV void wait_turn(u32 group) { named_barrier(FLASH_TURN + anew(group), WORKER_THREADS); }
+    static DEV void pass_turn(u32 group) { named_barrier_arrive(FLASH_TURN + (anew(group) ^ 1), WORKER_THREADS); }
+    // Done with the stage that is `back` before the next one.
+    static DEV void release(Workers& me, u32 back) { me.release(Stage{me.place.sequence - back, 0}); }
 
-    // Moves the last panel of this warp's queries to the staging.
-    static DEV void take_queries(u32 group, Workers& me) {
+    // Moves the last panel of this warp's queries to the staging, and the one before it to registers.
+    static DEV void take_queries(Held& held, u32 group, Workers& me) {
         Stage stage;
-        const u32 from = me.next(stage, PANEL_GRANULES), lane = me.lane();
+        const u32 from = me.next(stage, GRANULES_EACH) + me.warp() * (16 * LINE_BYTES), lane = me.lane(), line = lane % 16;
         me.wait(stage);
 #pragma unroll
         for (u32 i = 0; i < 4; ++i) {
             const u32 at = (i * WARP + lane) * CHUNK_BYTES;
-            store_shared(me.staging() + at, load_shared_16(from + me.warp() * (16 * LINE_BYTES) + at));
+            store_shared(me.staging() + at, load_shared_16(from + (GRANULES_EACH - PANEL_GRANULES) * GRANULE_BYTES + at));
+            if (HOLDS) load_matrix_x4(held[i], from + line * LINE_BYTES + ((2 * i + lane / 16) ^ (line & 7)) * CHUNK_BYTES);
         }
         fence_proxy_shared();
         named_barrier(FLASH_GROUP + group, WARPGROUP);
@@ -254,57 +265,60 @@ template <class T, u32 WIDTH> struct FlashAttention {
     }
 
     static DEV void attend(const AttentionShape& shape, const FlashTile& t, Running& r, Workers& me) {
-        const u32 group = me.warp() / 4, q = shared_address(shared_memory) + STAGING_AT + group * GRANULE_BYTES;
+        const u32 group = me.warp() / 4;
         const Constants c(shape, t.query + group * BLOCK_ROWS);
         u32 p[STEPS][4];
         f32 s[SCORES];
-        take_queries(group, me);
+        Held held;
+        take_queries(held, group, me);
 #pragma unroll
         for (u32 i = 0; i < SCORES; ++i) s[i] = 0.0f;
-        Stage k, v;
-        u32 from = me.next(k, KEY_GRANULES);
-        me.wait(k);
-        multiply_keys(s, from, q, group);
+        Stage stage;
+        u32 from = me.next(stage, GRANULES_EACH);
+        me.wait(stage);
+        if (PRODUCTS_IN_TURNS) wait_turn(group);
+        multiply_keys(s, from, group, held);
+        if (PRODUCTS_IN_TURNS) pass_turn(group);
         warpgroup_wait<0>();
         pin_all(s);
-        me.release(k);
+        release(me, 1);
         mask(s, c, t.first_block, me);
         soften(s, r, fabsf(c.factor), group);
         pack(p, s);
 #pragma unroll 1
         for (u32 key = t.first_block + FLASH_KEYS; key < t.end; key += FLASH_KEYS) {
-            from = me.next(k, KEY_GRANULES);
-            me.wait(k);
-            multiply_keys(s, from, q, group);
-            from = me.next(v, GRANULES_EACH);
-            me.wait(v);
+            from = me.next(stage, GRANULES_EACH);
+            me.wait(stage);
+            if (PRODUCTS_IN_TURNS) wait_turn(group);
+            multiply_keys(s, from, group, held);
+            from = me.next(stage, GRANULES_EACH);
+            me.wait(stage);
             multiply_values(r.outputs, p, from);
+            if (PRODUCTS_IN_TURNS) pass_turn(group);
             warpgroup_wait<1>();
             pin_all(s);
-            me.release(k);
+            release(me, 2);
             mask(s, c, key, me);
             soften(s, r, fabsf(c.factor), group);
             warpgroup_wait<0>();
             pin_all(r.outputs);
-            me.release(v);
-#pragma unroll
-            for (u32 i = 0; i < OUTPUTS; ++i) r.outputs[i] *= r.shrink[i / 2 % 2];
+            release(me, 1);
             pack(p, s);
         }
-        from = me.next(v, GRANULES_EACH);
-        me.wait(v);
+        from = me.next(stage, GRANULES_EACH);
+        me.wait(stage);
         const u32 last_block = (t.end - 1) / FLASH_KEYS * FLASH_KEYS;
         const u32 keys = AttentionArgs::of(me.work()).v().dims[2];
         if (last_block + FLASH_KEYS > keys) clear_past(from, keys - last_block, group, me);
         multiply_values(r.outputs, p, from);
         warpgroup_wait<0>();
         pin_all(r.outputs);
-        me.release(v);
+        release(me, 1);
     }
 
     static DEV void run(Workers& me) {
         me.wait_placed();
-        if (TURNS && me.warp() / 4 == 1) pass_turn(1);  // group 0 begins
+        if (me.warp() / 4 == 1) pass_turn(1);  // group 0 begins
         Kept::place().attention.step = 0;
         for (;;) {
             Running r;
@@ -321,7 +335,7 @@ template <class T, u32 WIDTH> struct FlashAttention {
                 Kept::place().attention.sample = t.sample;
 #pragma unroll
                 for (u32 half = 0; half < 2; ++half) {
-                    r.top[half] = -infinity();
+                    r.base[half] = LOWEST;
                     r.total[half] = 0.0f;
                 }
 #pragma unroll
@@ -334,10 +348,10 @@ template <class T, u32 WIDTH> struct FlashAttention {
                 FlashPanel part;
 #pragma unroll
                 for (u32 i = 0; i < 32; ++i) part.outputs[i] = r.outputs[panel * 32 + i];
-                store_panel<T>(part, r.top[0], r.top[1], r.total[0], r.total[1], panel);
+                store_panel<T>(part, r.base[0], r.base[1], r.total[0], r.total[1], panel);
             }
         }
-        if (TURNS && me.warp() / 4 == 0) wait_turn(0);  // takes up what group 1 passed last
+        if (me.warp() / 4 == 0) wait_turn(0);  // takes up what group 1 passed last
     }
 };
 
@@ -350,7 +364,7 @@ struct HopperFlash {
         const AttentionArgs& args = AttentionArgs::of(w);
         const AttentionShape s(args);
         const FlashSchedule& maps = schedule(w);
-        const u32 panels = maps.flags & FLASH_WIDE ? 2 : 1, again = panels - 1;  // panels of q that come with each block of keys
+        const u32 panels = maps.flags & FLASH_WIDE ? 2 : 1;
         const char* const all = shared_state().launch->maps;
         const FlashSource q(args.q(), all, maps.q_map), k(args.k(), all, maps.k_map), v(args.v(), all, maps.v_map);
         FlashWalk walk{w};
@@ -362,29 +376,28 @@ struct HopperFlash {
             if (t.begin >= t.end) continue;
             const u32 key_head = t.head / s.heads_per_key;
             Stage queries, stage;
-            if (!loader.claim(queries, PANEL_GRANULES, PANEL_BYTES)) return;
-            const bool going_on = loader.claim(stage, (panels + again) * PANEL_GRANULES, (panels + again) * PANEL_BYTES);
+            if (!loader.claim(queries, panels * PANEL_GRANULES, panels * PANEL_BYTES)) return;
+            const bool going_on = loader.claim(stage, panels * PANEL_GRANULES, panels * PANEL_BYTES);
             if (!ready) loader.wait_ready();  // with its first stages claimed
             ready = true;
-            q.load(loader.address(queries), loader.full(queries), again, panels, t.query, t.head, t.sample);
+            q.load(loader.address(queries), loader.full(queries), panels, t.query, t.head, t.sample);
             if (!going_on) return;
             // The keys of a block come before the values of the one before.
             u32 key = t.first_block;
 #pragma unroll 1
             for (;;) {
-                k.load(loader.address(stage), loader.full(stage), 0, panels, key, key_head, t.sample);
-                q.load(loader.address(stage) + panels * PANEL_BYTES, loader.full(stage), 0, again, t.query, t.head, t.sample);
+                k.load(loader.address(stage), loader.full(stage), panels, key, key_head, t.sample);
                 const bool last = key + FLASH_KEYS >= t.end;
                 if (key > t.first_block) {
                     if (!loader.claim(stage, panels * PANEL_GRANULES, panels * PANEL_BYTES)) return;
-                    v.load(loader.address(stage), loader.full(stage), 0, panels, key - FLASH_KEYS, key_head, t.sample);
+                    v.load(loader.address(stage), loader.full(stage), panels, key - FLASH_KEYS, key_head, t.sample);
                 }
                 key += FLASH_KEYS;
                 if (last) break;
-                if (!loader.claim(stage, (panels + again) * PANEL_GRANULES, (panels + again) * PANEL_BYTES)) return;
+                if (!loader.claim(stage, panels * PANEL_GRANULES, panels * PANEL_BYTES)) return;
             }
             if (!loader.claim(stage, panels * PANEL_GRANULES, panels * PANEL_BYTES)) return;
-            v.load(loader.address(stage), loader.full(stage), 0, panels, key - FLASH_KEYS, key_head, t.sample);
+            v.load(loader.address(stage), loader.full(stage), panels, key - FLASH_KEYS, key_head, t.sample);
         }
     }
 
