@@ -67,22 +67,22 @@ template <class T> DEV_CALL void store_panel(FlashPanel r, f32 base0, f32 base1,
             r.outputs[4 * j + 2 * half + 1] *= inverse;
         }
     }
+    const u32 staging = me.staging(), l = lane / 8, chunk = lane % 8, column = panel * 64 + chunk * 8;
     const i64 base = Kept::place().attention.sample * out.strides[0] + Kept::place().attention.head * out.strides[1];
+    char* to = element(out, base + (query + l) * out.strides[2] + column);
+    const i64 step = 4 * out.strides[2] * sizeof(u16);
     __syncwarp();
 #pragma unroll
     for (u32 i = 0; i < 4; ++i) {
         const f32* o = &r.outputs[i * 8];
-        store_matrix_x4(me.staging() + line * LINE_BYTES + ((2 * i + lane / 16) ^ (line & 7)) * CHUNK_BYTES, T::pack(o[0], o[1]),
+        store_matrix_x4(staging + line * LINE_BYTES + ((2 * i + lane / 16) ^ (line & 7)) * CHUNK_BYTES, T::pack(o[0], o[1]),
                         T::pack(o[2], o[3]), T::pack(o[4], o[5]), T::pack(o[6], o[7]));
     }
     __syncwarp();
-#pragma unroll 1
-    for (u32 i = 0; i < 4; ++i) {
-        const u32 l = i * 4 + lane / 8, chunk = lane % 8, column = panel * 64 + chunk * 8;
-        const uint4 v = load_shared_16(me.staging() + l * LINE_BYTES + (chunk ^ (l & 7)) * CHUNK_BYTES);
-        if (query + l >= queries || column >= columns) continue;
-        char* to = element(out, base + (query + l) * out.strides[2] + column);
-        if (range_in_bounds(out, to, CHUNK_BYTES)) *reinterpret_cast<uint4*>(to) = v;
+#pragma unroll
+    for (u32 i = 0; i < 4; ++i, to += step) {
+        const uint4 v = load_shared_16(staging + (i * 4 + l) * LINE_BYTES + (chunk ^ (i * 4 + l & 7)) * CHUNK_BYTES);
+        if (query + i * 4 + l < queries && column < columns && range_in_bounds(out, to, CHUNK_BYTES)) *reinterpret_cast<uint4*>(to) = v;
     }
     __syncwarp();
 }
@@ -91,9 +91,9 @@ template <class T> DEV_CALL void store_panel(FlashPanel r, f32 base0, f32 base1,
 template <class T, u32 WIDTH> struct FlashAttention {
     static constexpr u32 GRANULES_EACH = WIDTH / 64 * PANEL_GRANULES, SCORES = FLASH_KEYS / 2, OUTPUTS = WIDTH / 2;
     static constexpr u32 STEPS = FLASH_KEYS / STEP_DEPTH;  // of a product with values
-    // The last 64 columns of q stay in the store staging; if there are more, the first 64 stay in registers. With each block
+    // The first 64 columns of q stay in registers. If there are more, the last 64 stay in the store staging: with each block
     // of keys anew, they would cost a quarter of what the L2 cache brings.
-    static constexpr bool HOLDS = WIDTH == 128;
+    static constexpr bool STAGED = WIDTH == 128;
     // The warpgroups take turns, or both would wait for the same unit at the same time: at products, unless there are few
     // columns; then the special function unit has as much to do as tensor cores.
     static constexpr bool PRODUCTS_IN_TURNS = WIDTH == 128, POWERS_IN_TURNS = !PRODUCTS_IN_TURNS;
@@ -122,31 +122,34 @@ template <class T, u32 WIDTH> struct FlashAttention {
             factor = s.softcap != 0.0f ? -LOG2_E * s.softcap : LOG2_E * s.scale;
         }
     };
-    // Of 16 rows, as an operand in registers: the first 64 columns, where there are more than 64.
+    // Of 16 rows, as an operand in registers: the first 64 columns.
     using Held = u32[DEPTH / STEP_DEPTH][4];
+
+    // `address`, which all lanes have alike: a reduction tells the compiler so, which then works out descriptors by uniform
+    // instructions. Where the special function unit is the limit, that costs more than it saves.
+    static DEV u32 uniform(u32 address) { return PRODUCTS_IN_TURNS ? __reduce_or_sync(0xffffffffu, address) : address; }
 
     // `keys`: where their stage is.
     static DEV void multiply_keys(f32 (&s)[SCORES], u32 keys, u32 group, const Held& held) {
         constexpr u32 STEP = STEP_DEPTH * 2 >> 4, PANEL_STEPS = DEPTH / STEP_DEPTH;
         // Anew: what is worked out from it would take registers all the while.
         const u32 a = descriptor_low(shared_address(shared_memory) + STAGING_AT + anew(group) * GRANULE_BYTES, PANEL_BYTES);
-        const u32 b = descriptor_low(keys, PANEL_BYTES);
+        const u32 b = descriptor_low(uniform(keys), PANEL_BYTES);
         warpgroup_fence();
 #pragma unroll
         for (u32 d = 0; d < WIDTH / STEP_DEPTH; ++d) {
             const u32 step = d % PANEL_STEPS;
             const u64 left = matrix_descriptor(a + step * STEP);
             const u64 right = matrix_descriptor(b + d / PANEL_STEPS * (PANEL_BYTES >> 4) + step * STEP);
-            if (HOLDS && d == 0) KeyProduct::start(s, held[0], right);
-            else if (HOLDS && d < PANEL_STEPS) KeyProduct::multiply(s, held[step], right);
-            else if (d == 0) KeyProduct::start(s, left, right);
+            if (d == 0) KeyProduct::start(s, held[0], right);
+            else if (d < PANEL_STEPS) KeyProduct::multiply(s, held[step], right);
             else KeyProduct::multiply(s, left, right);
         }
         warpgroup_commit();
     }
     static DEV void multiply_values(f32 (&o)[OUTPUTS], const u32 (&p)[STEPS][4], u32 values) {
         constexpr u32 STEP = STEP_DEPTH * LINE_BYTES >> 4;
-        const u32 b = descriptor_low(values, PANEL_BYTES);
+        const u32 b = descriptor_low(uniform(values), PANEL_BYTES);
         warpgroup_fence();
 #pragma unroll
         for (u32 i = 0; i < STEPS; ++i) ValueProduct::multiply(o, p[i], matrix_descriptor(b + i * STEP));
@@ -237,19 +240,24 @@ template <class T, u32 WIDTH> struct FlashAttention {
     // Done with the stage that is `back` before the next one.
     static DEV void release(Workers& me, u32 back) { me.release(Stage{me.place.sequence - back, 0}); }
 
-    // Moves the last panel of this warp's queries to the staging, and the one before it to registers.
+    // Moves this warp's queries to registers, of two panels the last one to the staging.
     static DEV void take_queries(Held& held, u32 group, Workers& me) {
         Stage stage;
-        const u32 from = me.next(stage, GRANULES_EACH) + me.warp() * (16 * LINE_BYTES), lane = me.lane(), line = lane % 16;
+        const u32 warp = me.warp(), lane = me.lane(), line = lane % 16;
+        const u32 from = me.next(stage, GRANULES_EACH) + warp * (16 * LINE_BYTES), row = from + line * LINE_BYTES;
         me.wait(stage);
 #pragma unroll
-        for (u32 i = 0; i < 4; ++i) {
-            const u32 at = (i * WARP + lane) * CHUNK_BYTES;
-            store_shared(me.staging() + at, load_shared_16(from + (GRANULES_EACH - PANEL_GRANULES) * GRANULE_BYTES + at));
-            if (HOLDS) load_matrix_x4(held[i], from + line * LINE_BYTES + ((2 * i + lane / 16) ^ (line & 7)) * CHUNK_BYTES);
+        for (u32 i = 0; i < 4; ++i) load_matrix_x4(held[i], row + ((2 * i + lane / 16) ^ (line & 7)) * CHUNK_BYTES);
+        if (STAGED) {
+            const u32 to = shared_address(shared_memory) + STAGING_AT + warp * (16 * LINE_BYTES);
+#pragma unroll
+            for (u32 i = 0; i < 4; ++i) {
+                const u32 at = (i * WARP + lane) * CHUNK_BYTES;
+                store_shared(to + at, load_shared_16(from + PANEL_BYTES + at));
+            }
+            fence_proxy_shared();
+            named_barrier(FLASH_GROUP + group, WARPGROUP);
         }
-        fence_proxy_shared();
-        named_barrier(FLASH_GROUP + group, WARPGROUP);
         me.release(stage);
     }
 
