@@ -181,14 +181,14 @@ struct HopperStream {
                 }
                 way.store(sums + warp * WARP_SUMS + (unit - batch) * Way::UNIT * rows, sum, rows, end - unit, lane);
             }
-            const Epilogue e = epilogue(w);
             me.sync();
+            const auto rest = [&] { return epilogue(w); };
             if (result.exists) {
                 if (glu) {
-                    const f32 gate = e.alpha * add_warps(sums + 2 * own_column * rows + own_row);
-                    result.store(e, activate(e.unit, gate, 0.0f) * (e.alpha * add_warps(sums + (2 * own_column + 1) * rows + own_row)));
+                    const f32 gate = result.alpha * add_warps(sums + 2 * own_column * rows + own_row);
+                    result.store(activate(rest().unit, gate, 0.0f) * (result.alpha * add_warps(sums + (2 * own_column + 1) * rows + own_row)), rest);
                 } else {
-                    result.store(e, e.alpha * add_warps(sums + thread));
+                    result.store(result.alpha * add_warps(sums + thread), rest);
                 }
             }
             if (end < share.end) me.sync();  // the next sums go to the same place

@@ -21,59 +21,88 @@ struct StreamRow {
     }
 };
 
+// How an element of 16 or 32 bits counts: what of a float type has to be known where it is used.
+constexpr u32 FLOAT_BITS = 2, IS_F32 = 0, IS_F16 = 1, IS_BF16 = 2;
+DEV u32 float_kind(const Tensor& t) { return t.dtype == DTYPE_F32 ? IS_F32 : t.dtype == DTYPE_F16 ? IS_F16 : IS_BF16; }
+
 // An operand's element on its way from memory.
 struct Coming {
     u32 bits = 0;
 
-    DEV void load(const Tensor* t, i64 offset) {
-        const char* p = element(*t, offset);
+    DEV void load(const Tensor* t, const char* p) {
         if (!in_bounds(*t, p)) bits = 0;
         else if (t->item_bytes == 4) bits = *reinterpret_cast<const u32*>(p);
         else bits = *reinterpret_cast<const u16*>(p);
     }
-    DEV f32 value(const Tensor* t) const {
-        if (t->item_bytes == 4) return __uint_as_float(bits);
-        return t->dtype == DTYPE_F16 ? f32_from_f16(static_cast<u16>(bits)) : f32_from_bf16(static_cast<u16>(bits));
+    DEV f32 value(u32 kind) const {
+        if (kind == IS_F32) return __uint_as_float(bits);
+        return kind == IS_F16 ? f32_from_f16(static_cast<u16>(bits)) : f32_from_bf16(static_cast<u16>(bits));
     }
 };
 
-// What one thread finishes: one element of the result, whose operands are fetched while the products are made.
+// What one thread finishes: one element of the result, whose operands are fetched while the products are made. What is to be
+// done with it is known before, too: once the sums are there, every word looked up would be waited for.
 struct StreamResult {
     bool exists;
-    i64 out, c, bias, residual, gate;  // element offsets
+    char* to;
+    const char *c, *bias, *residual, *gate;
+    u32 steps, act;
+    u32 kinds;  // of floats: of the result, of bias, residual, gate and c
+    f32 alpha;
     Coming of_c, of_bias, of_residual, of_gate;
 
-    DEV StreamResult(const Epilogue& e, u32 row, u32 column, bool there) : exists(there) {
+    DEV StreamResult(const Epilogue& e, u32 row, u32 column, bool there) : exists(there), steps(e.steps), act(e.act), kinds(0), alpha(e.alpha) {
         const u32 axis = e.out->rank - 1;
         const RowOffsets r(e, there ? row : 0);
-        const auto at = [&](const Tensor* t, i64 offset) { return t ? offset + static_cast<i64>(column) * t->strides[axis] : 0; };
-        out = at(e.out, r.out);
-        c = at(e.c, r.c);
+        u32 place = 0;
+        const auto at = [&](const Tensor* t, i64 offset) -> char* {
+            const u32 bit = FLOAT_BITS * place++;
+            if (!t) return nullptr;
+            kinds |= float_kind(*t) << bit;
+            return element(*t, there ? offset + static_cast<i64>(column) * t->strides[axis] : 0);
+        };
+        to = at(e.out, r.out);
         bias = at(e.bias, r.bias);
         residual = at(e.residual, r.residual);
         gate = at(e.gate, r.gate);
+        c = at(e.c, r.c);
     }
     DEV void fetch(const Epilogue& e) {
         if (!exists) return;
-        if (e.c) of_c.load(e.c, c);
-        if (e.bias) of_bias.load(e.bias, bias);
-        if (e.residual) of_residual.load(e.residual, residual);
-        if (e.gate) of_gate.load(e.gate, gate);
+        if (bias) of_bias.load(e.bias, bias);
+        if (residual) of_residual.load(e.residual, residual);
+        if (gate) of_gate.load(e.gate, gate);
+        if (c) of_c.load(e.c, c);
     }
-    // `v` is the sum times alpha, or what glu made of two.
-    DEV void store(const Epilogue& e, f32 v) const {
-        if (e.c) v += e.beta * of_c.value(e.c);
+    // `v` is the sum times alpha, or what glu made of two; rest() is the epilogue, for what few products have.
+    template <class Rest> DEV void store(f32 v, Rest rest) const {
+        if (c) v += rest().beta * of_c.value(kind(4));
 #pragma unroll 1
-        for (u32 steps = e.steps; steps != 0; steps >>= 8) {
-            switch (steps & 0xff) {
-                case STEP_BIAS: v += of_bias.value(e.bias); break;
-                case STEP_ACT: v = activate(e.act, v, e.act_alpha); break;
-                case STEP_RESIDUAL: v += of_residual.value(e.residual); break;
-                case STEP_GATE: v *= of_gate.value(e.gate); break;
-                default: v = v < e.clamp_low ? e.clamp_low : v > e.clamp_high ? e.clamp_high : v; break;  // STEP_CLAMP; NaN stays
+        for (u32 left = steps; left != 0; left >>= 8) {
+            switch (left & 0xff) {
+                case STEP_BIAS: v += of_bias.value(kind(1)); break;
+                case STEP_ACT: v = act == ACT_RELU ? activation_relu(v, 0.0f) : activate(act, v, rest().act_alpha); break;
+                case STEP_RESIDUAL: v += of_residual.value(kind(2)); break;
+                case STEP_GATE: v *= of_gate.value(kind(3)); break;
+                default: {  // STEP_CLAMP; NaN stays
+                    const f32 low = rest().clamp_low, high = rest().clamp_high;
+                    v = v < low ? low : v > high ? high : v;
+                }
             }
         }
-        store_f32(*e.out, out, v);
+        if (!in_result(rest)) return;
+        if (kind(0) == IS_F32) *reinterpret_cast<f32*>(to) = v;
+        else *reinterpret_cast<u16*>(to) = kind(0) == IS_F16 ? f16_from_f32(v) : bf16_from_f32(v);
+    }
+
+  private:
+    DEV u32 kind(u32 place) const { return kinds >> FLOAT_BITS * place & 3; }
+    template <class Rest> DEV bool in_result(Rest rest) const {
+#ifdef DLA_CHECKED
+        return in_bounds(*rest().out, to);
+#else
+        return true;
+#endif
     }
 };
 #endif
