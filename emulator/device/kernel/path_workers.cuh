@@ -10,9 +10,12 @@ struct Kept {
     DEV static volatile WorkerPlace& place() { return shared().workers[warp()]; }
     DEV static u32 taken() { return place().taken; }
     // Every lane writes the same: no lane has to wait for another.
-    DEV static void set(u32 taken, u32 scratch) {
-        place().taken = taken;
-        place().scratch = scratch;
+    DEV static void set(u32 taken, u32 scratch, u32 tile, u32 tiles) {
+        volatile WorkerPlace& here = place();
+        here.taken = taken;
+        here.tile = tile;
+        here.scratch = scratch;
+        here.tiles = tiles;
     }
 };
 

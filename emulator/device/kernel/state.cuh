@@ -87,6 +87,7 @@ struct Scalars {
 struct WorkerPlace {
     u32 taken;    // works done
     u32 tile;     // of the present one
+    u32 tiles;    // of all blocks
     u32 scratch;  // where its scratch memory is, from the start of shared memory
     u32 sequence, granule;  // of a hot path, during a call: its RingPlace
     union {

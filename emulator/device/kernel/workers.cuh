@@ -2,8 +2,8 @@
 #pragma once
 #include "paths.cuh"
 
-// Executes the tiles of a work by its row's handler, which waits until it may begin (run_tile in emulator/device/generate.py).
-DEV void run_generic(u32 taken, const Block& block) {
+// Makes a work of a row's handler the one at hand: its first tile, and its scratch memory once that is free.
+DEV void take_up(u32 taken) {
     const Work& w = Kept::shared().works[taken % WORKS];
     const u32 granules = w.granules;
     u32 scratch = STAGING_AT;
@@ -16,20 +16,13 @@ DEV void run_generic(u32 taken, const Block& block) {
         }
         scratch = stage.offset();
     }
-    Kept::set(taken, scratch);
-    for (u32 tile = w.first_tile;;) {
-        Kept::place().tile = tile;
-        run_tile(Kept::shared().works[Kept::taken() % WORKS], tile, block);
-        tile = Kept::place().tile + gridDim.x;
-        if (tile >= Kept::shared().works[Kept::taken() % WORKS].tiles) break;
-        block.sync();  // the tiles share their scratch memory
-    }
+    Kept::set(taken, scratch, w.first_tile, w.tiles);
+}
+DEV void release_scratch(u32 taken) {
     Shared& shared = Kept::shared();
-    const Work& done = shared.works[Kept::taken() % WORKS];
-    if (done.granules) {
-        RingPlace place = done.place;
-        warp_arrive(&shared.stages[OWN_STAGES].empty[place.next(done.granules).barrier()]);
-    }
+    const Work& w = shared.works[taken % WORKS];
+    RingPlace place = w.place;
+    warp_arrive(&shared.stages[OWN_STAGES].empty[place.next(w.granules).barrier()]);
 }
 
 constexpr u32 END_OF_WORK = ~0u, PATH_FLOATS = ~1u;  // instead of a path; products that HopperFloats runs
@@ -51,21 +44,33 @@ struct NextWork {
 #endif
         path = __shfl_sync(0xffffffffu, w.last ? END_OF_WORK : path, 0);
     }
-    // Behind the work at hand, which this warp is done with.
-    DEV static NextWork behind() {
-        const u32 taken = Kept::taken();
+    // Behind a work that this warp is done with.
+    DEV static NextWork behind(u32 taken) {
         warp_arrive(&Kept::shared().done[taken % WORKS]);
         return NextWork(taken + 1);
     }
 };
 
-// Executes works from `next` on as long as they are handlers'; gives the one that is not. A call: what the loop over all works
-// keeps in local memory is not read between two of these, as it would be behind a branch.
+// Executes works from `next` on as long as they are handlers', which wait until they may begin (run_tile in
+// emulator/device/generate.py); gives the one that is not. A call: what the loop over all works keeps in local memory is not
+// read between two of these, as it would be behind a branch.
 DEV_CALL NextWork run_generic_works(NextWork next) {
     const Block block;
     while (next.path == PATH_GENERIC) {
-        run_generic(next.taken, block);
-        next = NextWork::behind();
+        take_up(next.taken);
+        u32 taken, scratch;
+        for (;;) {
+            run_tile(Kept::shared().works[Kept::taken() % WORKS], Kept::place().tile, block);
+            volatile WorkerPlace& place = Kept::place();
+            const u32 tile = place.tile + gridDim.x, tiles = place.tiles;  // all are read at once
+            taken = place.taken;
+            scratch = place.scratch;
+            if (tile >= tiles) break;
+            block.sync();  // the tiles share their scratch memory
+            place.tile = tile;
+        }
+        if (scratch != STAGING_AT) release_scratch(taken);
+        next = NextWork::behind(taken);
     }
     return next;
 }
@@ -87,24 +92,24 @@ DEV void work() {
                 begin_hot(next.taken);
                 Workers workers;
                 HopperGemm::run(workers);
-                next = NextWork::behind();
+                next = NextWork::behind(Kept::taken());
                 break;
             }
             case PATH_FLOATS:
                 begin_hot(next.taken);
                 HopperFloats::run();
-                next = NextWork::behind();
+                next = NextWork::behind(Kept::taken());
                 break;
             case PATH_STREAM:
                 begin_hot(next.taken);
                 HopperStream::run();
-                next = NextWork::behind();
+                next = NextWork::behind(Kept::taken());
                 break;
             case PATH_FLASH: {
                 begin_hot(next.taken);
                 Workers workers;
                 HopperFlash::run(workers);
-                next = NextWork::behind();
+                next = NextWork::behind(Kept::taken());
                 break;
             }
 #endif
