@@ -80,7 +80,7 @@ struct __align__(16) Folds {
             if (terms > WARP && count < gridDim.x * WORKER_WARPS) parts = WORKER_THREADS;
         } else if (terms >= VECTOR && count < gridDim.x * WORKER_THREADS) {  // lanes read at least 128 neighbouring bytes
             parts = WORKER_WARPS;
-            while (parts < WARP && parts * VECTOR < terms && count * parts < gridDim.x * WORKER_THREADS) parts *= 2;
+            while (parts < WARP && parts * FOLD_AT_ONCE < terms && count * parts < gridDim.x * WORKER_THREADS) parts *= 2;
         }
         groups = (count + across() - 1) / across();
         splits = 1;
@@ -286,7 +286,7 @@ template <class T> struct Folder {
     DEV void finish_row(const Cursor& c, T v) const {
         for (bool joins_splits = false;; joins_splits = true) {
             v = join_lanes(v, min(f.parts, WARP));
-            if (f.parts > WARP) v = join_warps(v);
+            if (f.parts > WARP && !(joins_splits && f.splits <= WARP)) v = join_warps(v);  // else one warp has them all
             if (f.splits == 1 || joins_splits) break;
             T* const all = partial(c.group, 1);
             if (part == 0) all[c.split] = v;
