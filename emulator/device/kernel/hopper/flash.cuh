@@ -4,6 +4,7 @@
 // FlashAttention-4).
 #pragma once
 #ifdef HOPPER
+#include "hopper/flash_store.cuh"
 #include "hopper/flash_tiles.cuh"
 #include "hopper/multiply.cuh"
 
@@ -31,75 +32,19 @@ struct FlashSource {
     }
 };
 
-// What a lane has of 64 columns of a tile's result, at its end. In a call, so much of a struct stays in registers.
-struct FlashPanel {
-    f32 outputs[32];
-};
-
-// A call: few instructions have it. `base` and `total`: of query `at`.
-DEV_CALL void store_flash_lse(u32 at, f32 base, f32 total) {
-    const Workers me;
-    const AttentionArgs& args = AttentionArgs::of(me.work());
-    const Tensor& lse = args.lse();
-    const i64 to = Kept::place().attention.sample * lse.strides[0] + Kept::place().attention.head * lse.strides[1] + at * lse.strides[2];
-    store_lse(lse, to, base / LOG2_E, total);
-}
-
-// Divides by the denominators, and stores by way of the staging. A call, with registers of its own; what it needs of the tile
-// is in shared memory.
-template <class T> DEV_CALL void store_panel(FlashPanel r, f32 base0, f32 base1, f32 total0, f32 total1, u32 panel) {
-    const Workers me;
-    const AttentionArgs& args = AttentionArgs::of(me.work());
-    const Tensor& out = args.out();
-    const u32 query = Kept::place().attention.query + me.warp() * 16, lane = me.lane(), line = lane % 16;
-    const u32 queries = out.dims[2], columns = out.dims[3];
-#pragma unroll
-    for (u32 half = 0; half < 2; ++half) {
-        f32 total = half == 0 ? total0 : total1;
-        total += __shfl_xor_sync(0xffffffffu, total, 1);
-        total += __shfl_xor_sync(0xffffffffu, total, 2);
-        const u32 at = query + lane / 4 + 8 * half;
-        if (panel == 0 && args.has_lse() && lane % 4 == 0 && at < queries) store_flash_lse(at, half == 0 ? base0 : base1, total);
-        const f32 inverse = total == 0.0f ? 0.0f : fast_reciprocal(total);
-#pragma unroll
-        for (u32 j = 0; j < 8; ++j) {
-            r.outputs[4 * j + 2 * half] *= inverse;
-            r.outputs[4 * j + 2 * half + 1] *= inverse;
-        }
-    }
-    const u32 staging = me.staging(), l = lane / 8, chunk = lane % 8, column = panel * 64 + chunk * 8;
-    const i64 base = Kept::place().attention.sample * out.strides[0] + Kept::place().attention.head * out.strides[1];
-    char* to = element(out, base + (query + l) * out.strides[2] + column);
-    const i64 step = 4 * out.strides[2] * sizeof(u16);
-    __syncwarp();
-#pragma unroll
-    for (u32 i = 0; i < 4; ++i) {
-        const f32* o = &r.outputs[i * 8];
-        store_matrix_x4(staging + line * LINE_BYTES + ((2 * i + lane / 16) ^ (line & 7)) * CHUNK_BYTES, T::pack(o[0], o[1]),
-                        T::pack(o[2], o[3]), T::pack(o[4], o[5]), T::pack(o[6], o[7]));
-    }
-    __syncwarp();
-#pragma unroll
-    for (u32 i = 0; i < 4; ++i, to += step) {
-        const uint4 v = load_shared_16(staging + (i * 4 + l) * LINE_BYTES + (chunk ^ (i * 4 + l & 7)) * CHUNK_BYTES);
-        if (query + i * 4 + l < queries && column < columns && range_in_bounds(out, to, CHUNK_BYTES)) *reinterpret_cast<uint4*>(to) = v;
-    }
-    __syncwarp();
-}
-
 // What a warpgroup does. WIDTH: 64 or 128 columns of q, k and v; what they lack is 0.
 template <class T, u32 WIDTH> struct FlashAttention {
     static constexpr u32 GRANULES_EACH = WIDTH / 64 * PANEL_GRANULES, SCORES = FLASH_KEYS / 2, OUTPUTS = WIDTH / 2;
     static constexpr u32 STEPS = FLASH_KEYS / STEP_DEPTH;  // of a product with values
     // The first 64 columns of q stay in registers. If there are more, the last 64 stay in the store staging: with each block
     // of keys anew, they would cost a quarter of what the L2 cache brings.
-    static constexpr bool STAGED = WIDTH == 128;
-    // The warpgroups take turns, or both would wait for the same unit at the same time: at products, unless there are few
-    // columns; then the special function unit has as much to do as tensor cores.
-    static constexpr bool PRODUCTS_IN_TURNS = WIDTH == 128, POWERS_IN_TURNS = !PRODUCTS_IN_TURNS;
+    // With more columns tensor cores are the limit, and probabilities are worked out while the ones before meet their values.
+    // With fewer, a warp's instructions are: it waits for all products, and then has less to do.
+    static constexpr bool WIDE = WIDTH == 128;
     // Probabilities are relative to 2**base. It follows the running maximum, but stays where that is less than a factor of
-    // 2**SLACK above: nearly always after the first few keys, so earlier sums hardly ever have to be multiplied.
-    static constexpr f32 SLACK = 8.0f, LOWEST = -3.402823466e38f;
+    // 2**SLACK above: nearly always after the first few keys, so earlier sums hardly ever have to be multiplied. Narrow heads
+    // look at what a lane has summed up of a row instead: while that is at most MOST, so is each probability.
+    static constexpr f32 SLACK = 8.0f, MOST = 8192.0f, LOWEST = -3.402823466e38f;
     using KeyProduct = Wgmma<T, FLASH_KEYS, false, false>;
     using ValueProduct = Wgmma<T, WIDTH, false, true>;
 
@@ -126,8 +71,8 @@ template <class T, u32 WIDTH> struct FlashAttention {
     using Held = u32[DEPTH / STEP_DEPTH][4];
 
     // `address`, which all lanes have alike: a reduction tells the compiler so, which then works out descriptors by uniform
-    // instructions. Where the special function unit is the limit, that costs more than it saves.
-    static DEV u32 uniform(u32 address) { return PRODUCTS_IN_TURNS ? __reduce_or_sync(0xffffffffu, address) : address; }
+    // instructions. It does not pay where products are short.
+    static DEV u32 uniform(u32 address) { return WIDE ? __reduce_or_sync(0xffffffffu, address) : address; }
 
     // `keys`: where their stage is.
     static DEV void multiply_keys(f32 (&s)[SCORES], u32 keys, u32 group, const Held& held) {
@@ -185,35 +130,40 @@ template <class T, u32 WIDTH> struct FlashAttention {
                 }
         }
     }
-    // Products become probabilities.
-    static DEV void soften(f32 (&s)[SCORES], Running& r, f32 factor, u32 group) {
-        f32 high[2][2], sum[2][2];
+    static DEV void find_top(f32 (&top)[2], const f32 (&s)[SCORES]) {
+        f32 high[2][2];
 #pragma unroll
         for (u32 i = 0; i < SCORES; ++i) {
             f32& to = high[i / 2 % 2][i % 2];
             to = i < 4 ? s[i] : fmaxf(to, s[i]);
         }
-        f32 top[2] = {fmaxf(high[0][0], high[0][1]), fmaxf(high[1][0], high[1][1])};
-        const f32 above = fmaxf(fmaf(top[0], factor, -r.base[0]), fmaf(top[1], factor, -r.base[1]));
-        if (__any_sync(0xffffffffu, above > SLACK)) {
-            warpgroup_wait<0>();
-            pin_all(r.outputs);
 #pragma unroll
-            for (u32 half = 0; half < 2; ++half) {
-                top[half] = fmaxf(top[half], __shfl_xor_sync(0xffffffffu, top[half], 1));
-                top[half] = fmaxf(top[half], __shfl_xor_sync(0xffffffffu, top[half], 2));
-                const f32 base = fmaxf(r.base[half], top[half] * factor);
-                const f32 shrink = fast_exp2(r.base[half] - base);
-                r.base[half] = base;
-                r.total[half] *= shrink;
+        for (u32 half = 0; half < 2; ++half) top[half] = fmaxf(high[half][0], high[half][1]);
+    }
+    // Lets the bases follow the maxima. `top`: of what a lane has of its rows.
+    static DEV void raise(Running& r, const f32 (&top)[2], f32 factor) {
+        warpgroup_wait<0>();
+        pin_all(r.outputs);
 #pragma unroll
-                for (u32 i = 0; i < OUTPUTS / 4; ++i) {
-                    r.outputs[4 * i + 2 * half] *= shrink;
-                    r.outputs[4 * i + 2 * half + 1] *= shrink;
-                }
+        for (u32 half = 0; half < 2; ++half) {
+            f32 row = fmaxf(top[half], __shfl_xor_sync(0xffffffffu, top[half], 1));
+            row = fmaxf(row, __shfl_xor_sync(0xffffffffu, row, 2));
+            const f32 base = fmaxf(r.base[half], row * factor), shrink = fast_exp2(r.base[half] - base);
+            r.base[half] = base;
+            r.total[half] *= shrink;
+#pragma unroll
+            for (u32 i = 0; i < OUTPUTS / 4; ++i) {
+                r.outputs[4 * i + 2 * half] *= shrink;
+                r.outputs[4 * i + 2 * half + 1] *= shrink;
             }
         }
-        if (POWERS_IN_TURNS) wait_turn(group);
+    }
+    // Products become probabilities, where they are, while the ones before are in use.
+    static DEV void soften(f32 (&s)[SCORES], Running& r, f32 factor) {
+        f32 top[2], sum[2][2];
+        find_top(top, s);
+        const f32 above = fmaxf(fmaf(top[0], factor, -r.base[0]), fmaf(top[1], factor, -r.base[1]));
+        if (__any_sync(0xffffffffu, above > SLACK)) raise(r, top, factor);
 #pragma unroll
         for (u32 i = 0; i < SCORES; ++i) {
             s[i] = fast_exp2(fmaf(s[i], factor, -r.base[i / 2 % 2]));
@@ -224,7 +174,36 @@ template <class T, u32 WIDTH> struct FlashAttention {
         for (u32 half = 0; half < 2; ++half) r.total[half] += sum[half][0] + sum[half][1];
         hold(r.total[0] + r.total[1]);  // while the products with the values before are under way
         pin_all(s);
-        if (POWERS_IN_TURNS) pass_turn(group);
+    }
+    // Products become an operand of the next product; `sum`: of what a lane has of its rows.
+    static DEV void soften_into(u32 (&p)[STEPS][4], f32 (&sum)[2], const f32 (&s)[SCORES], const Running& r, f32 factor) {
+        f32 part[2][2];
+#pragma unroll
+        for (u32 i = 0; i < SCORES / 2; ++i) {
+            const f32 base = r.base[i % 2];
+            const f32 low = fast_exp2(fmaf(s[2 * i], factor, -base)), high = fast_exp2(fmaf(s[2 * i + 1], factor, -base));
+            part[i % 2][0] = i < 2 ? low : part[i % 2][0] + low;
+            part[i % 2][1] = i < 2 ? high : part[i % 2][1] + high;
+            p[i / 4][i % 4] = T::pack(low, high);
+        }
+#pragma unroll
+        for (u32 half = 0; half < 2; ++half) sum[half] = part[half][0] + part[half][1];
+    }
+    // The same for narrow heads: maxima are looked for only where the sums show that one has risen far, or to begin with.
+    template <bool FIRST> static DEV void soften_narrow(u32 (&p)[STEPS][4], const f32 (&s)[SCORES], Running& r, f32 factor) {
+        f32 top[2], sum[2];
+        if (FIRST) {
+            find_top(top, s);
+            raise(r, top, factor);
+        }
+        soften_into(p, sum, s, r, factor);
+        if (!FIRST && __any_sync(0xffffffffu, fmaxf(sum[0], sum[1]) > MOST)) {
+            find_top(top, s);
+            raise(r, top, factor);
+            soften_into(p, sum, s, r, factor);
+        }
+#pragma unroll
+        for (u32 half = 0; half < 2; ++half) r.total[half] += sum[half];
     }
     // Scores as they lie in the registers are an operand of the next product.
     static DEV void pack(u32 (&p)[STEPS][4], const f32 (&s)[SCORES]) {
@@ -235,6 +214,7 @@ template <class T, u32 WIDTH> struct FlashAttention {
 #pragma unroll
         for (u32 i = 0; i < N; ++i) pin(v[i]);
     }
+    // The warpgroups take turns at starting products, or both would wait for the same unit at the same time.
     static DEV void wait_turn(u32 group) { named_barrier(FLASH_TURN + anew(group), WORKER_THREADS); }
     static DEV void pass_turn(u32 group) { named_barrier_arrive(FLASH_TURN + (anew(group) ^ 1), WORKER_THREADS); }
     // Done with the stage that is `back` before the next one.
@@ -248,7 +228,7 @@ template <class T, u32 WIDTH> struct FlashAttention {
         me.wait(stage);
 #pragma unroll
         for (u32 i = 0; i < 4; ++i) load_matrix_x4(held[i], row + ((2 * i + lane / 16) ^ (line & 7)) * CHUNK_BYTES);
-        if (STAGED) {
+        if (WIDE) {
             const u32 to = shared_address(shared_memory) + STAGING_AT + warp * (16 * LINE_BYTES);
 #pragma unroll
             for (u32 i = 0; i < 4; ++i) {
@@ -284,34 +264,46 @@ template <class T, u32 WIDTH> struct FlashAttention {
         Stage stage;
         u32 from = me.next(stage, GRANULES_EACH);
         me.wait(stage);
-        if (PRODUCTS_IN_TURNS) wait_turn(group);
+        wait_turn(group);
         multiply_keys(s, from, group, held);
-        if (PRODUCTS_IN_TURNS) pass_turn(group);
+        pass_turn(group);
         warpgroup_wait<0>();
         pin_all(s);
         release(me, 1);
         mask(s, c, t.first_block, me);
-        soften(s, r, fabsf(c.factor), group);
-        pack(p, s);
+        if (WIDE) {
+            soften(s, r, fabsf(c.factor));
+            pack(p, s);
+        } else {
+            soften_narrow<true>(p, s, r, fabsf(c.factor));
+        }
 #pragma unroll 1
         for (u32 key = t.first_block + FLASH_KEYS; key < t.end; key += FLASH_KEYS) {
             from = me.next(stage, GRANULES_EACH);
             me.wait(stage);
-            if (PRODUCTS_IN_TURNS) wait_turn(group);
+            wait_turn(group);
             multiply_keys(s, from, group, held);
             from = me.next(stage, GRANULES_EACH);
             me.wait(stage);
             multiply_values(r.outputs, p, from);
-            if (PRODUCTS_IN_TURNS) pass_turn(group);
-            warpgroup_wait<1>();
+            pass_turn(group);
+            warpgroup_wait<WIDE ? 1 : 0>();
             pin_all(s);
             release(me, 2);
+            if (!WIDE) {
+                pin_all(r.outputs);
+                release(me, 1);
+            }
             mask(s, c, key, me);
-            soften(s, r, fabsf(c.factor), group);
-            warpgroup_wait<0>();
-            pin_all(r.outputs);
-            release(me, 1);
-            pack(p, s);
+            if (WIDE) {
+                soften(s, r, fabsf(c.factor));
+                warpgroup_wait<0>();
+                pin_all(r.outputs);
+                release(me, 1);
+                pack(p, s);
+            } else {
+                soften_narrow<false>(p, s, r, fabsf(c.factor));
+            }
         }
         from = me.next(stage, GRANULES_EACH);
         me.wait(stage);
