@@ -66,32 +66,35 @@ struct Loader : LoaderState {
     // the others: unless `ready`, those that the ring has room for are on their way before it is known that the others can be
     // started. A stage that has been claimed gets all its copies, also where the run is over.
     template <class Ahead, class Behind> DEV bool fill_ahead(u32 count, u32 granules, u32 bytes, bool ready, Ahead ahead, Behind behind) {
-        bool going_on = true;
-        if (!ready && !found_ready()) {
-            RingPlace again = place;
-            Stage stage;
-            for (u32 left = count; left != 0 && has_room(again, granules); --left) {
-                going_on = claim(stage, granules, bytes);
-                if (!going_on) break;
-                ahead(address(stage), full(stage));
-            }
-            u32 claimed = place.sequence - again.sequence;
-            count -= claimed;
-            stage = again.next(granules);
-            u32 to = address(stage);
-            u64* at = full(stage);  // known before the wait: the first copy starts right after it
-            wait_ready();
-            for (; claimed != 0; --claimed) {
-                behind(to, at);
-                stage = again.next(granules);
-                to = address(stage);
-                at = full(stage);
-            }
-        }
-        return going_on && fill(count, granules, bytes, [&](u32 to, u64* full) {
+        return begin_ahead(count, granules, bytes, ready, ahead, behind) && fill(count, granules, bytes, [&](u32 to, u64* full) {
             ahead(to, full);
             behind(to, full);
         });
+    }
+    // The first stages of that, unless `ready`; `count` is what is left.
+    template <class Ahead, class Behind> DEV bool begin_ahead(u32& count, u32 granules, u32 bytes, bool ready, Ahead ahead, Behind behind) {
+        if (ready || found_ready()) return true;
+        bool going_on = true;
+        RingPlace again = place;
+        Stage stage;
+        for (u32 left = count; left != 0 && has_room(again, granules); --left) {
+            going_on = claim(stage, granules, bytes);
+            if (!going_on) break;
+            ahead(address(stage), full(stage));
+        }
+        u32 claimed = place.sequence - again.sequence;
+        count -= claimed;
+        stage = again.next(granules);
+        u32 to = address(stage);
+        u64* at = full(stage);  // known before the wait: the first copy starts right after it
+        wait_ready();
+        for (; claimed != 0; --claimed) {
+            behind(to, at);
+            stage = again.next(granules);
+            to = address(stage);
+            at = full(stage);
+        }
+        return going_on;
     }
     // Whether the next stage can be had, now or later, while nobody releases those claimed since the ring was at `since`.
     DEV bool has_room(const RingPlace& since, u32 granules) const {
@@ -117,7 +120,8 @@ struct Loader : LoaderState {
 
     // Waits until everything that the present work depends on is done; copies started afterwards see it.
     DEV void wait_ready() {
-        wait_phase(&shared_state().ready[taken % WORKS], taken / WORKS % 2);
+        const u32 now = anew(taken);  // not worked out before the copies of what came earlier: registers are few
+        wait_phase(&shared_state().ready[now % WORKS], now / WORKS % 2);
         fence_proxy_global();
     }
 

@@ -12,6 +12,7 @@ from dla.emulator.device import layout
 from dla.emulator.device.layout import PATH_CONV, PATH_GEMM
 from dla.emulator.device.paths import epilogue, gemm, tilings
 from dla.emulator.device.paths.tensor_map import ALIGNMENT, MAX_STRIDE, AnyMap, Im2colMap, TensorMap
+from dla.emulator.device.paths.tilings import Choice
 from dla.emulator.device.paths.types import Context, Schedule
 from dla.isa.descriptor import Descriptor
 from dla.isa.dtypes import DType
@@ -63,7 +64,7 @@ class Geometry:
 
     @property
     def stages(self) -> int:
-        """Of the whole depth: each has a line of channels, or what is left of them, at one place of the kernel."""
+        """Of one slice, of the whole depth: a line of channels, or what is left of them, at one place of the kernel."""
         return math.prod(self.kernel) * math.ceil(self.channels / self.line)
 
     @property
@@ -130,7 +131,10 @@ def _assemble(
     exact = tilings.is_exact(instruction, x.dtype)
     decision = context.decide(instruction, offers)
     choice, tile = decision.choice, decision.choice.tile
-    slices = tilings.slices_of(choice, shape.stages, b_across=False) if plain and not exact else 1
+    slices = 1
+    if not exact:
+        total = shape.stages
+        slices = tilings.slices_of(choice, total, b_across=False) if plain else _slices(choice, total)
     whole = False
     x_map: AnyMap
     if plain:
@@ -157,6 +161,20 @@ def _assemble(
     parts = gemm.Parts(decision, choice.tiles(*product), stages, fast, slices, pitch=pitch, in_chunks=in_chunks)
     path = PATH_GEMM if plain else PATH_CONV
     return gemm.product_schedule(context, path, parts, (x_map, w_map), flags)
+
+
+def _slices(choice: Choice, total: int) -> int:
+    """Slices in a stage where windows are gathered and the whole depth has `total`.
+
+    The loader takes about as long for a stage as for one and a half slices of it; what is left of the last stage is
+    brought and multiplied, too. Each part of the depth has two stages.
+    """
+
+    def longest(slices: int) -> float:
+        return math.ceil(math.ceil(total / slices) / choice.splits) * (slices + 1.5)
+
+    most = min(tilings.RING_GRANULES // (tilings.LEAST_STAGES * choice.tile.granules), total // choice.splits // 2)
+    return min(range(1, max(1, most) + 1), key=lambda slices: (longest(slices), slices))
 
 
 def _is_dense(d: Descriptor) -> bool:

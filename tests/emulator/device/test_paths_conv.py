@@ -9,11 +9,14 @@ import numpy as np
 import pytest
 
 from dla.assembler import assemble
+from dla.emulator.compare import compare
 from dla.emulator.device import plan
 from dla.emulator.device.layout import PATH_CONV, PATH_GEMM
 from dla.emulator.device.machine import DeviceMachine
-from dla.emulator.device.paths import GENERIC, Target
+from dla.emulator.device.paths import GENERIC, Target, conv, tilings
+from dla.emulator.device.paths.choices import Offer
 from dla.emulator.device.paths.tensor_map import Im2colMap
+from dla.emulator.device.paths.tilings import Choice, Tile
 from dla.emulator.golden.machine import GoldenMachine
 from dla.isa import windows
 from dla.isa.descriptor import Descriptor, Dim, Segment, contiguous
@@ -24,7 +27,7 @@ from dla.isa.typing import check
 from dla.tests.emulator.device import cpu_machine
 from dla.tests.emulator.device.cpu_machine import CpuSession
 from dla.tests.emulator.device.random_batch import Batch
-from dla.tests.emulator.device.random_instructions import Draft, Rng, Shape
+from dla.tests.emulator.device.random_instructions import Draft, Rng, Shape, values
 from dla.tests.emulator.device.test_differential import report, run, violations
 
 CHANNELS = {"narrow": (1, 2, 3, 4, 8, 16), "depthwise": (8, 16, 40, 264), "wide": (8, 24, 64, 72, 128, 200)}
@@ -142,6 +145,53 @@ def test_the_checked_build_finds_no_access_out_of_bounds(way):
     made = batch(way, DType.BF16, 12, plain=True)
     found = violations(made, run(DeviceMachine(checked=True).load(made.program()), made))
     assert not found, report(found)
+
+
+CUT = """
+.input x : bf16[2, 9, 11, 72]
+.input u : bf16[1, 13, 64]
+.input w : bf16[72, 3, 3, 72]
+.input v : bf16[136, 5, 64]
+.input p : bf16[64, 1, 1, 72]
+.input bias : bf16[72]
+.output a : bf16[2, 9, 11, 72]
+.output b : bf16[1, 5, 136]
+.output c : bf16[2, 5, 6, 64]
+.output d : bf16[2, 9, 11, 72]
+main:
+    CONV a, x, w pads=[1, 1, 1, 1] bias=bias act=gelu residual=x
+    CONV b, u, v strides=[1, 2] pads=[0, 1, 0, 0] act=relu
+    CONV c, x, p strides=[2, 2]
+    CONV d, x, w pads=[2, 2, 2, 2] dilations=[2, 2] bias=bias residual=x act=silu
+    HALT
+"""
+
+
+@pytest.mark.skipif(cpu_machine.COMPILER is None, reason="no g++, which compiles the kernel for the CPU")
+@pytest.mark.parametrize(
+    ("tile", "splits", "slices"),
+    [
+        (Tile(64, 64), 1, 4),
+        (Tile(64, 64), 4, 2),
+        (Tile(64, 64), 3, 3),
+        (Tile(128, 64), 2, 2),
+        (Tile(64, 128), 4, 1),
+        (Tile(128, 128), 2, 2),
+    ],
+    ids=str,
+)
+def test_parts_of_the_depth_are_brought_and_added_up(monkeypatch, tile, splits, slices):
+    """Several slices in a stage, the last of which lie behind the depth's end, and parts of it in several blocks."""
+    monkeypatch.setattr(tilings, "offers", lambda *_, **__: (Offer(Choice(tile, splits), 0.0),))
+    monkeypatch.setattr(conv, "_slices", lambda *_: slices)
+    program = assemble(CUT)
+    session = CpuSession(program, hopper=True, seed=splits + slices)
+    assert {s.path for s in session.plan.schedules[:-1]} == {PATH_CONV}
+    rng = np.random.default_rng(tile.rows + slices)
+    inputs = program.in_segment(Segment.INPUT)
+    given = {t.name: values(rng, t.descriptor.bounds, t.descriptor.dtype) for t in inputs}
+    for _ in range(2):  # the second time, the workspace is as the first run left it
+        assert not [c for c in compare(program, given, session.run(given)) if not c.ok]
 
 
 # ---- what the plan decides ----
