@@ -18,6 +18,7 @@ TURN_AT = 2 * COUNTERS
 COUNTER_WORDS = TURN_AT + 4
 MAX_WAITS = 32
 PATH_DETAIL = 16
+CLAIMS_AT = 13
 IMAGES_AHEAD = 3
 PATH_GENERIC, PATH_GEMM, PATH_STREAM, PATH_CONV, PATH_FLASH = range(5)
 TENSOR_MAP_BYTES = 128
@@ -48,6 +49,7 @@ CONSTANTS: dict[str, tuple[int, str]] = {
     "PATH_CONV": (PATH_CONV, "convolutions by wgmma"),
     "PATH_FLASH": (PATH_FLASH, "attention by wgmma"),
     "PATH_DETAIL": (PATH_DETAIL, "numbers that a path keeps of an instruction"),
+    "CLAIMS_AT": (CLAIMS_AT, "the number of a handler's detail that the plan gives: where its shares are claimed"),
     "IMAGES_AHEAD": (IMAGES_AHEAD, "instructions asked for by the controller, the present one included"),
     "CONTROLLER_ONLY": (CONTROLLER_ONLY, "flag of instructions that the controller executes itself"),
     "TENSOR_MAP_BYTES": (TENSOR_MAP_BYTES, "CUtensorMap"),

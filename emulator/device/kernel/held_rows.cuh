@@ -3,18 +3,37 @@
 #pragma once
 #include "rows.cuh"
 
+// Where a thread's vectors are in a row. Memory is read and written in pieces of 32 bytes: so of f32, eight threads take the
+// lower halves of their vectors from one line, and the higher ones from the next, if there are eight for all.
+template <bool WIDE> struct HeldPlace {
+    static constexpr u32 BYTES = WIDE ? 2 * VECTOR_BYTES : VECTOR_BYTES, TOGETHER = 8;
+    u32 first;  // offset of the first one's lower half,
+    u32 high;   // and from a lower half to the higher one
+
+    DEV HeldPlace(u32 part, u32 vectors) {
+        const bool apart = WIDE && vectors % TOGETHER == 0;
+        first = apart ? part / TOGETHER * TOGETHER * BYTES + part % TOGETHER * VECTOR_BYTES : part * BYTES;
+        high = !WIDE ? 0 : apart ? TOGETHER * VECTOR_BYTES : VECTOR_BYTES;
+    }
+    // Whether the vector at `p` is inside of `t`.
+    DEV bool holds(const Tensor& t, const char* p) const {
+        return in_bounds(t, p) && in_bounds(t, p + high + VECTOR_BYTES - t.item_bytes);
+    }
+};
+
 // Vectors of a thread, as they lie in a row. WIDE: of f32; else of 16 bits.
 template <bool WIDE, u32 N> struct HeldVectors {
-    static constexpr u32 BYTES = WIDE ? 2 * VECTOR_BYTES : VECTOR_BYTES;  // of one
     RawVector raw[N];
 
-    // The `part`-th vector from `begin` on, and `count` in all, `threads` vectors apart. What a thread does not have, it
-    // reads from the row's beginning: no branch is in the way.
-    DEV void load(const Tensor& t, const char* begin, u32 part, u32 threads, u32 count) {
+    // Those at `place` of the row at `begin`, `count` in all, `threads` vectors apart. What a thread does not have, it reads
+    // from the row's beginning: no branch is in the way.
+    DEV void load(const Tensor& t, const char* begin, const HeldPlace<WIDE>& place, u32 threads, u32 count) {
 #pragma unroll
         for (u32 n = 0; n < N; ++n) {
-            const char* p = begin + (n < count ? (n * threads + part) * BYTES : 0);
-            raw[n] = holds_vector(t, p) ? RawVector::load(p, WIDE ? DTYPE_F32 : DTYPE_BF16) : RawVector::none();
+            const char* p = begin + (n < count ? n * threads * place.BYTES + place.first : 0);
+            const char* high = p + place.high;
+            raw[n] = place.holds(t, p) ? RawVector{*reinterpret_cast<const uint4*>(p), *reinterpret_cast<const uint4*>(high)}
+                                       : RawVector::none();
         }
     }
     DEV void unpack(u32 dtype, f32 (&v)[N][VECTOR]) const {
@@ -25,7 +44,7 @@ template <bool WIDE, u32 N> struct HeldVectors {
     DEV static void expect(const Tensor& t, const char* begin, u32 part, u32 threads, u32 count) {
 #pragma unroll
         for (u32 n = 0; n < N; ++n) {
-            const char* p = begin + (n < count ? (n * threads + part) * BYTES : 0);
+            const char* p = begin + (n < count ? (n * threads + part) * HeldPlace<WIDE>::BYTES : 0);
             if (in_bounds(t, p)) prefetch(p);
         }
     }
@@ -38,15 +57,23 @@ template <bool WIDE, class F> DEV void by_type(u32 dtype, F f) {
     else f(DTYPE_F16);
 }
 
-// A thread's part of a row: N vectors, or one less.
+// A thread's part of a row: N vectors, or one less; of more than 4, any number from there on.
 template <bool WIDE, u32 N> struct HeldRow : RowThread {
     using Vectors = HeldVectors<WIDE, N>;
     static constexpr u32 TYPE = WIDE ? DTYPE_F32 : DTYPE_BF16;  // or f16, which is copied alike
     static constexpr u32 ROW = N * PLACE_BYTES<TYPE>, DEPTH = Rows::held_depth(N, WIDE ? 2 : 1);
-    static_assert(DEPTH * ROW > STAGING_BYTES && DEPTH * ROW <= VECTOR_SCRATCH_BYTES, "in the ring, and in scratch");
+    static_assert(DEPTH * ROW > STAGING_BYTES && DEPTH * ROW <= ROW_LAYERS * LAYER, "in the ring, and in scratch");
+
+    static constexpr u32 CERTAIN = N > 4 ? 4 : N - 1;  // vectors that each thread has
+    static constexpr u32 CLAIMED_BYTES = 8 * 1024;      // rows that are shorter would make a queue at the counter,
+    static constexpr bool CLAIMED = N > 4;              // and each instruction counts for a warp that has a row of its own
 
     const char* const begin;  // of the team's first row
-    const u32 count;          // vectors of this thread
+    const HeldPlace<WIDE> place;
+    const u32 count;  // vectors of this thread
+    Claims claims;
+    u32 turn = 0;
+    u32 next;  // the row after that at hand
     Vectors raw;
     f32 v[N][VECTOR];
     char* to;                       // where v belongs
@@ -54,24 +81,34 @@ template <bool WIDE, u32 N> struct HeldRow : RowThread {
     u32 stage = (DEPTH - 1) * ROW;  // bytes from there to those of the row at hand
 
     DEV HeldRow(const Rows& given, u32 tile, const Block& workers)
-        : RowThread(given, tile, workers), begin(rows.begin(1, row)),
-          count((N - 1) * threads + part < rows.vectors ? N : N - 1) {}
-    DEV void load() { raw.load(rows.tensors[1], begin, part, threads, count); }
-    // Whether the thread has vector n; nothing to ask of all but the last.
-    DEV bool has(u32 n) const { return n + 1 < N || count == N; }
-    DEV bool is_last() const { return row + step >= rows.count; }
+        : RowThread(given, tile, workers), begin(rows.begin(1, row)), place(part, rows.vectors),
+          count(rows.vectors + threads - 1 - part >> 5 + rows.team),
+          claims(CLAIMED && rows.vectors * place.BYTES >= CLAIMED_BYTES ? rows.claims : 0, rows.count, row, step,
+                 block.warp() >> rows.team, DEPTH),
+          next(row + step) {}
+    DEV void load() {
+        claims.begin(block, part == 0);
+        raw.load(rows.tensors[1], begin, place, threads, count);
+    }
+    DEV bool has(u32 n) const { return n + 1 <= CERTAIN || n < count; }
+    DEV bool is_last() const { return next >= rows.count; }
 
-    DEV void locate() { to = first(0, row); }
-    // Starts to fetch the next rows, all but the last that there is room for.
+    DEV void locate() { to = rows.begin(0, row) + place.first; }
+    // Starts to fetch the next rows, all but the last that there is room for. None of them is claimed.
     DEV void begin_to_fetch() {
         places = block.scratch() + block.thread() * VECTOR_BYTES;
 #pragma unroll 1
         for (u32 n = 1; n < DEPTH; ++n) fetch(row + n * step, (n - 1) * ROW);
     }
     // The places of the row at hand are for that of a later one.
-    DEV void fetch_next() { fetch(row + DEPTH * step, stage); }
+    DEV void fetch_next() {
+        if (CLAIMED) claims.claim(turn, part == 0);
+        fetch(CLAIMED ? claims.at(turn + DEPTH) : row + DEPTH * step, stage);
+    }
     DEV void advance() {
-        row += step;
+        row = next;
+        turn += 1;
+        next = CLAIMED ? claims.at(turn + 1) : row + step;
         stage = stage + ROW < DEPTH * ROW ? stage + ROW : 0;
         copy_async_wait<DEPTH - 1>();
 #pragma unroll
@@ -87,21 +124,29 @@ template <bool WIDE, u32 N> struct HeldRow : RowThread {
     }
     // Writes v to out.
     DEV void write() const {
-        char* all[N];
-        spread(to, all);
-        if (WIDE) write_vectors_as<DTYPE_F32>(rows.tensors[0], all, count, v);
-        else if (anew(rows.dtype[1]) == DTYPE_BF16) write_vectors_as<DTYPE_BF16>(rows.tensors[0], all, count, v);
-        else write_vectors_as<DTYPE_F16>(rows.tensors[0], all, count, v);
+        by_type<WIDE>(rows.dtype[1], [&](u32 dtype) {
+            char* p = to;
+#pragma unroll
+            for (u32 n = 0; n < N; ++n, p += apart(0)) {
+                if (n >= count || !place.holds(rows.tensors[0], p)) continue;
+                const RawVector packed = RawVector::pack(dtype, v[n]);
+                *reinterpret_cast<uint4*>(p) = packed.low;
+                if (WIDE) *reinterpret_cast<uint4*>(p + place.high) = packed.high;
+            }
+        });
     }
 
   private:
     DEV void fetch(u32 line, u32 to) const {
         if (line < rows.count) {
-            char* place = places + to;
-            const char* from = first(1, line);
+            char* slot = places + to;
+            const char* from = rows.begin(1, line) + place.first;
 #pragma unroll
-            for (u32 n = 0; n < N; ++n, from += apart(1), place += PLACE_BYTES<TYPE>)
-                if (has(n) && holds_vector(rows.tensors[1], from)) fetch_vector(from, TYPE, place, LAYER, false);
+            for (u32 n = 0; n < N; ++n, from += apart(1), slot += PLACE_BYTES<TYPE>) {
+                if (!has(n) || !place.holds(rows.tensors[1], from)) continue;
+                copy_async_16(slot, from, VECTOR_BYTES);
+                if (WIDE) copy_async_16(slot + LAYER, from + place.high, VECTOR_BYTES);
+            }
         }
         copy_async_commit();
     }
@@ -129,12 +174,14 @@ template <bool WIDE, u32 N, class F> DEV void map_held_as(const Rows& rows, u32 
     }
 }
 template <bool WIDE, class F> DEV void map_held_wide(const Rows& rows, u32 tile, const Block& block, const F& f) {
-    static_assert(MOST_HELD == 3 || MOST_HELD == 4, "as many cases");
+    constexpr u32 MOST = F::most_held(WIDE);
+    static_assert(MOST == 3 || MOST == 4 || MOST == 8, "as many cases");
     const u32 each = Rows::each_of(rows.all);
     if (each == 1) map_held_as<WIDE, 1>(rows, tile, block, f);
     else if (each == 2) map_held_as<WIDE, 2>(rows, tile, block, f);
     else if (each == 3) map_held_as<WIDE, 3>(rows, tile, block, f);
-    else map_held_as<WIDE, MOST_HELD>(rows, tile, block, f);
+    else if (MOST < 8 || each > 4) map_held_as<WIDE, MOST>(rows, tile, block, f);
+    else map_held_as<WIDE, 4>(rows, tile, block, f);
 }
 // Calls f(row, same) for each row of the tile, and writes to out what it leaves in row.v; `same`, an F::Held, is what f
 // reads for every row. out may be x. For handlers that begin themselves.

@@ -43,7 +43,7 @@ template <u32 N> struct __align__(16) Merged {
 
     u32 size[AXES];          // in units, rows, ...
     u32 units;               // whole ones
-    i32 bytes[3][AXES - 1];  // of each tensor, from one row, plane, ... to the next; steps are below 2 GiB
+    i32 bytes[3][AXES - 1];  // of each tensor, from one row, plane, ... to the next; steps are below 2 GiB. See Claims::of
     u8 width;                // elements of a unit
     u8 singles;              // elements behind the last whole unit, if there is but one row
     u8 dense;                // a bit for each tensor: its units are neighbouring elements, not one element

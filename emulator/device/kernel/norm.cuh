@@ -97,10 +97,12 @@ struct ChannelVectors {
     }
 };
 
-// The channels of rows that are held, on their way as early as the first row itself.
+// The channels of rows that are held, on their way as early as the first row itself. Where there are many they are kept as they
+// lie in memory.
 template <bool WIDE, u32 N> struct HeldChannels {
+    static constexpr bool MANY = N > 4;
     HeldVectors<WIDE, N> raw;
-    f32 v[N][VECTOR];
+    f32 v[MANY ? 1 : N][VECTOR];
 
     DEV void expect(const ChannelVectors& channels, const HeldRow<WIDE, N>& row) {
         if (channels.present) raw.expect(channels.tensor, in_global(channels.tensor.data), row.part, row.threads, row.count);
@@ -109,15 +111,23 @@ template <bool WIDE, u32 N> struct HeldChannels {
     DEV void load(const ChannelVectors& channels, const HeldRow<WIDE, N>& row) {
         const bool there = channels.present;
         const char* const first = in_global(channels.tensor.data);
-        raw.load(there ? channels.tensor : row.rows.tensors[1], there ? first : row.begin, row.part, row.threads, row.count);
+        raw.load(there ? channels.tensor : row.rows.tensors[1], there ? first : row.begin, row.place, row.threads, row.count);
     }
     DEV void unpack(const ChannelVectors& channels, u32 dtype, f32 instead) {
-        raw.unpack(dtype, v);
-        if (channels.present) return;
+        if (!channels.present) {
+            const f32 all[VECTOR] = {instead, instead, instead, instead, instead, instead, instead, instead};
 #pragma unroll
-        for (u32 n = 0; n < N; ++n)
+            for (u32 n = 0; n < N; ++n) raw.raw[n] = RawVector::pack(dtype, all);
+        }
+        if constexpr (!MANY) raw.unpack(dtype, v);
+    }
+    DEV void read(u32 n, u32 dtype, f32 (&channel)[VECTOR]) const {
+        if constexpr (MANY) {
+            raw.raw[n].read_anew().unpack(dtype, channel);
+        } else {
 #pragma unroll
-            for (u32 k = 0; k < VECTOR; ++k) v[n][k] = instead;
+            for (u32 k = 0; k < VECTOR; ++k) channel[k] = v[n][k];
+        }
     }
 };
 
@@ -156,6 +166,8 @@ struct NormRow {
     f32 eps;
     ChannelVectors gain, bias;
 
+    // Of f32, the channels take as many registers as the row.
+    DEV static constexpr u32 most_held(bool wide) { return wide && MOST_HELD > 4 ? 4 : MOST_HELD; }
     template <bool WIDE, u32 N> struct Held {
         HeldChannels<WIDE, N> gain, bias;
         DEV void expect(const NormRow& norm, const HeldRow<WIDE, N>& row) {
@@ -174,11 +186,18 @@ struct NormRow {
     template <bool WIDE, u32 N> DEV void operator()(HeldRow<WIDE, N>& row, const Held<WIDE, N>& channels) const {
         f32 centre, scale;
         measure(row, centre, scale);
+        const auto finish = [&](u32 dtype) {
 #pragma unroll
-        for (u32 n = 0; n < N; ++n)
+            for (u32 n = 0; n < N; ++n) {
+                f32 gain[VECTOR], bias[VECTOR];
+                channels.gain.read(n, dtype, gain);
+                channels.bias.read(n, dtype, bias);
 #pragma unroll
-            for (u32 k = 0; k < VECTOR; ++k)
-                row.v[n][k] = fmaf((row.v[n][k] - centre) * scale, channels.gain.v[n][k], channels.bias.v[n][k]);
+                for (u32 k = 0; k < VECTOR; ++k) row.v[n][k] = fmaf((row.v[n][k] - centre) * scale, gain[k], bias[k]);
+            }
+        };
+        if constexpr (N > 4) by_type<WIDE>(row.rows.dtype[1], finish);
+        else finish(DTYPE_F32);
     }
     DEV void operator()(StreamedRow& row) const {
         f32 centre, scale;
@@ -213,10 +232,11 @@ struct NormHandler {
     static DEV void prepare(const NormArgs& args, Kept& all) {
         const ChannelVectors gain{args.gain(), args.has_gain()}, bias{args.bias(), args.has_bias()};
         const bool by_line = args.sub() == NORM_LAYER || args.sub() == NORM_RMS;
+        const bool alike = gain.alike(args.x()) && bias.alike(args.x());
         if (args.sub() == NORM_BATCH) NormChannels::measure(all, args);
         else if (args.sub() == NORM_GROUP) measure_sets(args, reinterpret_cast<ColumnSets&>(all));
         else if (by_line && gain.fits() && bias.fits())
-            Rows::measure(all, args.work, gain.alike(args.x()) && bias.alike(args.x()));
+            Rows::measure(all, args.work, alike ? NormRow::most_held(args.x().dtype == DTYPE_F32) : 0);
         else all.way = 0;
     }
     static DEV void measure_sets(const NormArgs& args, ColumnSets& sets) {

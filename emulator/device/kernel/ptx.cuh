@@ -75,6 +75,12 @@ DEV u32 fetch_add_acq_rel(u32* p, u32 v) {
     asm volatile("atom.acq_rel.gpu.global.add.u32 %0, [%1], %2;" : "=r"(old) : "l"(p), "r"(v) : "memory");
     return old;
 }
+// Counts up to `last`, then from 0 again, and gives what was there.
+DEV u32 fetch_count_relaxed(u32* p, u32 last) {
+    u32 old;
+    asm volatile("atom.relaxed.gpu.global.inc.u32 %0, [%1], %2;" : "=r"(old) : "l"(p), "r"(last) : "memory");
+    return old;
+}
 DEV u32 compare_and_swap(u32* p, u32 expected, u32 desired) {
     u32 old;
     asm volatile("atom.acq_rel.gpu.global.cas.b32 %0, [%1], %2, %3;" : "=r"(old) : "l"(p), "r"(expected), "r"(desired) : "memory");

@@ -2,13 +2,15 @@
 // a team reads one there as often as it has to, while the next ones are on their way, and nobody waits for other teams. Rows
 // that are short enough stay in registers meanwhile: see held_rows.cuh.
 #pragma once
+#include "claims.cuh"
 #include "reduction.cuh"
 #include "vectors.cuh"
 
 // Places of 16 bytes that each thread has for rows: 24 KB and more are under way while others are worked on. And vectors
-// that a thread holds in registers, of which Hopper's workers have more.
+// that a thread holds in registers, of which Hopper's workers have more: there, two teams share a block's work on rows of
+// 16 KB, so one is busy while the other folds.
 #ifdef HOPPER
-constexpr u32 ROW_LAYERS = 32, MOST_HELD = 4;
+constexpr u32 ROW_LAYERS = 32, MOST_HELD = 8;
 #else
 constexpr u32 ROW_LAYERS = 24, MOST_HELD = 3;
 #endif
@@ -27,11 +29,12 @@ struct Rows {
     u32 vectors;  // of a row
     u32 team;     // log2 of a team's warps
     u32 threads;  // of a team
+    u32 claims;   // see Claims::of
 
     DEV explicit Rows(const Work& w)
         : all(Merged<2>::of(w)), tensors(in_shared(w).operands), data{in_global(tensors[0].data), in_global(tensors[1].data)},
           dtype{tensors[0].dtype, tensors[1].dtype}, pitch{all.bytes[0][0], all.bytes[1][0]}, even(all.size[2] == 1),
-          count(all.rows()), vectors(all.size[0]), team(all.team), threads(WARP << team) {}
+          count(all.rows()), vectors(all.size[0]), team(all.team), threads(WARP << team), claims(Claims::of(w)) {}
 
     // Where row `line` of out (k = 0) or of x begins. Axes are taken in order: one at most, if the second has one element.
     DEV char* begin(u32 k, u32 line) const {
@@ -46,13 +49,13 @@ struct Rows {
             offset += static_cast<i64>(static_cast<i32>(p.index[a])) * all.bytes[k][a - 1];
         return offset;
     }
-    // `alike`: whatever else is read along a row has the type of x.
-    DEV static void measure(Merged<2>& all, const Work& w, bool alike) {
+    // `most`: vectors that a thread may hold; 0 where not all that is read along a row has the type of x.
+    DEV static void measure(Merged<2>& all, const Work& w, u32 most) {
         all.way = 0;
         if (!take_vectors(all, w, 1) || all.size[0] == 0 || all.singles > 0) return;
         if (!all.neighbours(0) || !all.neighbours(1)) return;
         const Tensor* const tensors = in_shared(w).operands;
-        if (alike && tensors[0].dtype == tensors[1].dtype && shared_by(all, MOST_HELD)) all.way = WAY_HELD;
+        if (most > 0 && tensors[0].dtype == tensors[1].dtype && shared_by(all, most)) all.way = WAY_HELD;
         else if (shared_by(all, ROW_LAYERS / 2 / layers(tensors[1].dtype)) || layers_of(all, w) <= ROW_LAYERS)
             all.way = WAY_STREAMED;
     }
@@ -70,13 +73,19 @@ struct Rows {
     DEV static u32 scratch(const Merged<2>& all, const Work& w) {
         // Rows lie in the ring: warps exchange values in the staging.
         const u32 row = layers_of(all, w) * LAYER, type = in_shared(w).operands[1].dtype;
-        if (all.way == WAY_HELD) return all.rows() <= teams(all) ? 0 : held_depth(each_of(all), layers(type)) * row;
+        if (all.way == WAY_HELD) return all.rows() <= teams(all) ? 0 : held_scratch(all, type);
         return all.way == WAY_STREAMED ? max(depth_of(all, w) * row, STAGING_BYTES + GRANULE_BYTES) : 0;
     }
-    // Rows on their way to where N vectors of each stay in registers: as many as fit in half of the places, a power of two.
-    DEV static constexpr u32 held_depth(u32 each, u32 layers) {
-        const u32 most = 16 / (each * layers);
+    // Rows on their way to where `held` vectors of each stay in registers: 64 KB of a block's, or a little less.
+    DEV static constexpr u32 held_depth(u32 held, u32 layers) {
+        const u32 most = 16 / (held * layers);
         return most >= 8 ? 8 : most >= 4 ? 4 : most >= 2 ? 2 : 1;
+    }
+    // The vectors that code is made for, where a thread has `each`.
+    DEV static constexpr u32 held(u32 each) { return each > 4 ? MOST_HELD : each; }
+    DEV static u32 held_scratch(const Merged<2>& all, u32 dtype) {
+        const u32 count = held(each_of(all));
+        return held_depth(count, layers(dtype)) * count * layers(dtype) * LAYER;
     }
     DEV static u32 row_tiles(const Merged<2>& all) { return shared_tiles(all.rows()); }
     DEV static u32 threads_of(const Merged<2>& all) { return WARP << all.team; }

@@ -37,6 +37,7 @@ struct SoftEnd {
 struct SoftRow {
     bool log;
 
+    DEV static constexpr u32 most_held(bool) { return MOST_HELD; }
     template <bool WIDE, u32 N> struct Held {
         DEV void expect(const SoftRow&, const HeldRow<WIDE, N>&) {}
         DEV void load(const SoftRow&, const HeldRow<WIDE, N>&) {}
@@ -100,7 +101,7 @@ struct SoftmaxHandler {
     using Kept = Merged<2>;
     static DEV void prepare(const SoftmaxArgs& args, Kept& all) {
         const u32 axis = args.axis(), here = 1u << axis;
-        if (axis + 1 == args.x().rank) Rows::measure(all, args.work, true);
+        if (axis + 1 == args.x().rank) Rows::measure(all, args.work, MOST_HELD);
         else reinterpret_cast<ColumnSets&>(all).measure(args.work, here - 1, here, ~(2 * here - 1), 1);
     }
     static DEV u32 scratch(const SoftmaxArgs& args) {

@@ -1,6 +1,6 @@
 // Moves between tensors whose neighbours lie along different axes: squares of 16-byte loads, turned in registers.
 #pragma once
-#include "merged.cuh"
+#include "claims.cuh"
 
 // A square of vectors: word[i] are the 16 bytes of line i, SIDE elements of BYTES each.
 template <u32 BYTES> struct Square {
@@ -66,16 +66,16 @@ struct __align__(16) Planes {
     u32 down, across;    // axes
     u32 others;          // the other axes, a bit each
     u32 lines, columns;  // squares along `down` and along `across`
-    u32 wide;            // warps of a block side by side along `down`
-    u32 tiles_down, tiles_across;  // of a plane: what a block moves at a time, a patch for each warp
-    u32 count;           // of tiles, in all planes
-    u32 spare[6];
+    u32 shape;           // log2 of a tile's squares along `down`
+    u32 tiles_down, tiles_across;  // of a plane
+    u32 count;                     // of tiles, in all planes
+    u32 spare[6];  // see Claims::of
     u32 way;
 
-    static constexpr u32 LINES = 4, COLUMNS = 8;  // squares of a patch: out is written 8 x 16 = 128 bytes at a time, x read 64
-    // Tiles that follow each other along `across`, before those beside them. So what all blocks move at a time is about as
-    // long as it is wide, 2 to 4 KB: neither side asks for little of many places of memory.
-    static constexpr u32 GROUP = 16;
+    // What a block moves at a time: a square for each thread. Usually 16 x 16: both tensors are read and written in pieces of
+    // 256 bytes, two for each warp and step.
+    static constexpr u32 SQUARES = WORKER_THREADS, USUAL_SHAPE = 4;
+    static_assert(SQUARES == 1u << 2 * USUAL_SHAPE, "as long as it is wide");
 
     DEV static const Planes& of(const Work& w) { return kept<Planes>(w); }
 
@@ -100,29 +100,40 @@ struct __align__(16) Planes {
         lines = out.dims[down] / side;
         columns = out.dims[across] / side;
         planes /= static_cast<i64>(out.dims[down]) * out.dims[across];
-        const u32 patches_down = (lines + LINES - 1) / LINES, patches_across = (columns + COLUMNS - 1) / COLUMNS;
-        wide = patches_across == 1 ? WORKER_WARPS : patches_down >= 3 ? 4 : patches_down;
-        const u32 high = WORKER_WARPS / wide;
-        tiles_down = (patches_down + wide - 1) / wide;
-        tiles_across = (patches_across + high - 1) / high;
+        shape = USUAL_SHAPE;
+        while (2 * columns <= SQUARES >> shape && lines > 1u << shape) ++shape;
+        while (2 * lines <= 1u << shape && columns > SQUARES >> shape) --shape;
+        tiles_down = (lines - 1 >> shape) + 1;
+        tiles_across = (columns - 1) / (SQUARES >> shape) + 1;
         const i64 tiles = planes * tiles_down * tiles_across;
         count = static_cast<u32>(tiles);
         return tiles < 1ll << 30;
     }
-    // What a lane moves of a tile.
+    // A square: one of a plane, or one of a tile.
     struct Place {
         u32 plane;
-        i64 line, column;  // of its square
-        bool inside;
+        u32 line, column;
     };
-    DEV Place place(u32 tile, u32 warp, u32 lane) const {
-        const u32 plane = tile / (tiles_down * tiles_across), within = tile - plane * (tiles_down * tiles_across);
-        const u32 first = within / (GROUP * tiles_down) * GROUP, length = min(GROUP, tiles_across - first);
-        const u32 of_group = within - first * tiles_down, beside = of_group / length;
-        const u32 behind = first + of_group - beside * length;
-        const u32 line = (beside * wide + warp % wide) * LINES + lane % LINES;
-        const u32 column = (behind * (WORKER_WARPS / wide) + warp / wide) * COLUMNS + lane / LINES;
-        return {plane, line, column, tile < count && line < lines && column < columns};
+    // The first square of a tile. Tiles that follow each other are neighbours along `across`.
+    DEV Place corner(u32 tile) const {
+        const u32 row = tile / tiles_across, plane = row / tiles_down;
+        return {plane, row - plane * tiles_down << shape, (tile - row * tiles_across) * (SQUARES >> shape)};
+    }
+    // The square of a tile that a thread fetches, such that threads that are neighbours read neighbours in x; and the one that
+    // it turns, such that they write neighbours in out.
+    DEV Place fetched(u32 thread) const { return {0, thread & (1u << shape) - 1, thread >> shape}; }
+    DEV Place turned(u32 thread) const {
+        const u32 line = thread / (SQUARES >> shape);
+        return {0, line, thread - line * (SQUARES >> shape)};
+    }
+    // Where a square of a tile lies in shared memory, in units of 16 bytes: each eight that are fetched by neighbours, and each
+    // eight that are turned by neighbours, are in different banks (unless a tile has less than eight in that direction).
+    DEV u32 slot(const Place& p) const {
+        const u32 mixed = shape >= 3 ? p.column & 7 : p.column >> 3 - shape & (1u << shape) - 1;
+        return (p.column << shape) + (p.line ^ mixed);
+    }
+    DEV bool holds(const Place& corner, const Place& p) const {
+        return corner.line + p.line < lines && corner.column + p.column < columns;
     }
     // Where a plane begins, in bytes.
     DEV i64 plane_offset(const Tensor& t, u32 plane) const {
@@ -136,15 +147,16 @@ struct __align__(16) Planes {
         }
         return offset * t.item_bytes;
     }
-    // Squares that a thread has on their way.
-    DEV static constexpr u32 depth(u32 item_bytes) { return item_bytes == 1 ? 2 : item_bytes == 2 ? 3 : 2 * item_bytes; }
+    // Tiles that a block has in shared memory: one is turned, the others are on their way.
+    DEV static constexpr u32 depth(u32 item_bytes) { return item_bytes == 1 ? 2 : item_bytes == 2 ? 4 : 8; }
     DEV u32 scratch(u32 item_bytes) const {
         return LAYER * (VECTOR_BYTES / item_bytes) * (count <= gridDim.x ? 1 : depth(item_bytes));
     }
     DEV u32 tiles() const { return shared_tiles(count); }
 };
 
-// A block's share of the planes. The lines of a thread's next squares are on their way to shared memory while it turns one.
+// A block's share of the planes. Tiles are on their way to shared memory while one is turned: each thread turns a square that
+// others fetched.
 template <u32 BYTES> DEV void turn_planes(const Work& w, u32 tile, const Block& block) {
     const Planes p = Planes::of(w);
     const Tensor& out = in_shared(w).operands[0];
@@ -152,41 +164,47 @@ template <u32 BYTES> DEV void turn_planes(const Work& w, u32 tile, const Block& 
     constexpr u32 SIDE = Square<BYTES>::SIDE;
     constexpr u32 DEPTH = Planes::depth(BYTES), STAGE = SIDE * LAYER, STAGES = DEPTH * STAGE;
     static_assert(STAGES <= SCRATCH_BYTES, "they fit in scratch");
-    const u32 step = p.tiles();
+    Claims claims(Claims::of(w), p.count, tile, p.tiles(), 0, DEPTH - 1);
+    claims.begin(block, block.thread() == 0);
     const i64 x_step = x.strides[p.across] * BYTES, out_step = out.strides[p.down] * BYTES;
-    char* const mine = block.scratch() + block.thread() * VECTOR_BYTES;
-    const auto fetch = [&](u32 patches, u32 stage) {
-        const Planes::Place place = p.place(patches, block.warp(), block.lane());
-        if (place.inside) {
-            const char* from = x.data + p.plane_offset(x, place.plane) + place.column * SIDE * x_step;
-            from += place.line * VECTOR_BYTES;
+    const Planes::Place fetched = p.fetched(block.thread()), turned = p.turned(block.thread());
+    char* const fetched_to = block.scratch() + p.slot(fetched) * VECTOR_BYTES;
+    const char* const turned_from = block.scratch() + p.slot(turned) * VECTOR_BYTES;
+    const auto fetch = [&](u32 ahead, u32 stage) {
+        const Planes::Place corner = p.corner(ahead);
+        if (ahead < p.count && p.holds(corner, fetched)) {
+            const char* from = x.data + p.plane_offset(x, corner.plane);
+            from += static_cast<i64>(corner.column + fetched.column) * SIDE * x_step;
+            from += (corner.line + fetched.line) * VECTOR_BYTES;
 #pragma unroll
             for (u32 i = 0; i < SIDE; ++i, from += x_step)
                 if (in_bounds(x, from) && in_bounds(x, from + VECTOR_BYTES - BYTES))
-                    copy_async_16(mine + stage + i * LAYER, from, VECTOR_BYTES);
+                    copy_async_16(fetched_to + stage + i * LAYER, from, VECTOR_BYTES);
         }
         copy_async_commit();
     };
-    u32 patches = tile, ahead = tile;
 #pragma unroll 1
-    for (u32 stage = 0; stage < STAGES; stage += STAGE, ahead += step) fetch(ahead, stage);
+    for (u32 n = 0; n + 1 < DEPTH; ++n) fetch(claims.at(n), n * STAGE);
     u32 stage = 0;
 #pragma unroll 1
-    for (; patches < p.count; patches += step, ahead += step) {
-        copy_async_wait<DEPTH - 1>();
-        const Planes::Place place = p.place(patches, block.warp(), block.lane());
-        if (place.inside) {
+    for (u32 turn = 0; tile < p.count; tile = claims.at(++turn)) {
+        copy_async_wait<DEPTH - 2>();
+        block.sync();  // all have fetched, and all have read the tile before this one
+        claims.claim(turn, block.thread() == 0);
+        fetch(claims.at(turn + DEPTH - 1), stage == 0 ? STAGES - STAGE : stage - STAGE);
+        const Planes::Place corner = p.corner(tile);
+        if (p.holds(corner, turned)) {
             Square<BYTES> square;
 #pragma unroll
-            for (u32 i = 0; i < SIDE; ++i) square.load(i, mine + stage + i * LAYER);
+            for (u32 i = 0; i < SIDE; ++i) square.load(i, turned_from + stage + i * LAYER);
             square.turn();
-            char* to = in_global(out.data) + p.plane_offset(out, place.plane) + place.line * SIDE * out_step;
-            to += place.column * VECTOR_BYTES;
+            char* to = in_global(out.data) + p.plane_offset(out, corner.plane);
+            to += static_cast<i64>(corner.line + turned.line) * SIDE * out_step;
+            to += static_cast<i64>(corner.column + turned.column) * VECTOR_BYTES;
 #pragma unroll
             for (u32 i = 0; i < SIDE; ++i, to += out_step)
                 if (in_bounds(out, to) && in_bounds(out, to + VECTOR_BYTES - BYTES)) square.store(i, to);
         }
-        fetch(ahead, stage);
         stage = stage + STAGE < STAGES ? stage + STAGE : 0;
     }
     copy_async_wait<0>();

@@ -2,8 +2,7 @@
 #pragma once
 #include "merged.cuh"
 
-constexpr u32 VECTOR = 8;     // elements
-constexpr u32 IN_FLIGHT = 8;  // units of each operand that a thread has on their way
+constexpr u32 VECTOR = 8;  // elements
 
 // Whether eight elements of `t` from `p` on are inside it.
 DEV bool holds_vector(const Tensor& t, const char* p) {
@@ -47,6 +46,11 @@ struct RawVector {
 #pragma unroll
             for (u32 k = 0; k < VECTOR; ++k) v[k] = f32_from_f16(static_cast<u16>(words[k / 2] >> (k % 2 * 16)));
         }
+    }
+    // The same, such that the compiler does not keep what it becomes in a loop in registers over the loop.
+    DEV RawVector read_anew() const {
+        return {make_uint4(anew(low.x), anew(low.y), anew(low.z), anew(low.w)),
+                make_uint4(anew(high.x), anew(high.y), anew(high.z), anew(high.w))};
     }
     DEV static RawVector pack(u32 dtype, const f32 (&v)[VECTOR]) {
         u32 words[VECTOR] = {};
@@ -171,9 +175,10 @@ template <u32 N> DEV bool take_vectors(Merged<N>& all, const Work& w, u32 row_ax
 }
 
 // Vectors of each of N operands that a thread works on at once: less has to be worked out for each, and there is more to do
-// while one waits. VECTOR_DEPTH times as many are under way, or half as many of f32: 32 KB and more.
+// while one waits. VECTOR_DEPTH times as many are under way, or half as many of f32: 32 KB. More only makes a queue, in
+// which multiprocessors are not served alike: with 64 KB the fastest of an H200 was done after half the time of the slowest.
 template <u32 N> constexpr u32 VECTORS_AT_ONCE = N == 2 ? 4 : 2;
-constexpr u32 VECTOR_DEPTH = 4, VECTOR_SCRATCH_BYTES = 64 * 1024;
+constexpr u32 VECTOR_DEPTH = 2, VECTOR_SCRATCH_BYTES = 32 * 1024;
 
 template <u32 N> DEV u32 vector_scratch(const Merged<N>& all) { return all.few() ? 0 : VECTOR_SCRATCH_BYTES; }
 

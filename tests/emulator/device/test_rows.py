@@ -8,6 +8,7 @@ import pytest
 from dla.assembler import assemble
 from dla.emulator.compare import compare
 from dla.emulator.device.machine import DeviceMachine
+from dla.emulator.device.paths import shares
 from dla.isa.dtypes import BY_TEXT, FLOATS
 from dla.isa.program import Program
 from dla.tests.emulator.device import cpu_machine
@@ -77,6 +78,23 @@ main:
     NORM.layer layer, x[:, :, 1, :], bias=gain
     NORM.rms rms, x.permute(0, 2, 1, 3), gain
     NORM.layer mixed, x, wide, gain
+    HALT
+"""
+CLAIMED = """
+.input x : T[{rows}, {columns}]
+.input t : T[{lines}, 1160]
+.input gain : T[{columns}]
+.scratch kept : T[1160, {lines}]
+.output soft : T[{rows}, {columns}]
+.output layer : T[{rows}, {columns}]
+.output turned : T[{lines}, 1160]
+main:
+    LOOP s0, 2
+    SOFTMAX soft, x axis=-1
+    NORM.layer layer, x, gain, gain
+    COPY kept, t.T
+    COPY turned, kept.T
+    ENDLOOP
     HALT
 """
 MOVES = """
@@ -184,13 +202,28 @@ def test_rows_along_several_axes(machine, rows, columns, dtype):
     check(assemble(ROWS_APART.format(rows=rows, columns=columns).replace(": T[", f": {BY_TEXT[dtype].text}[")), machine)
 
 
+@pytest.mark.parametrize("dtype", ["bf16", "f32"])
+@sizes(gpu=[(1200, 8192), (4300, 4104), (9000, 2048)], cpu=[(80, 4104), (200, 2048)])
+def test_shares_that_blocks_claim(monkeypatch, machine, rows, columns, dtype):
+    """Rows of teams of several warps, and planes, each twice in a run, in many more shares than blocks."""
+    monkeypatch.setattr(shares, "WORTH", 0)
+    check(
+        assemble(
+            CLAIMED.format(rows=rows, columns=columns, lines=640 if rows < 1000 else 12000).replace(
+                ": T[", f": {dtype}["
+            )
+        ),
+        machine,
+    )
+
+
 @pytest.mark.parametrize("dtype", ["i8", "f16", "f32", "i64"])
 @sizes(
-    gpu=[(1, 16), (16, 16), (48, 80), (400, 144), (15, 32), (7, 17)],
-    cpu=[(1, 16), (16, 16), (48, 80), (15, 32), (7, 17)],
+    gpu=[(1, 16), (16, 16), (48, 80), (400, 144), (15, 32), (7, 17), (16, 4112), (4112, 16), (2064, 1040)],
+    cpu=[(1, 16), (16, 16), (48, 80), (15, 32), (7, 17), (16, 1040), (1040, 16), (288, 272)],
 )
 def test_moves(machine, rows, columns, dtype):
-    """Squares turned in registers, at the edges of patches and planes; units of 16 bytes; and what fits neither."""
+    """Squares turned in registers, in tiles of every shape, at planes' edges; units of 16 bytes; what fits neither."""
     program = assemble(MOVES.format(rows=rows, columns=columns, first=columns - 16, dtype=dtype))
     rng = np.random.default_rng(1)
     x = rng.integers(-100, 100, (3, rows, 2, columns)).astype(BY_TEXT[dtype].numpy)

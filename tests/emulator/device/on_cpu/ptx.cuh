@@ -29,6 +29,7 @@ inline void store_release(u32* p, u32 v) { *p = v; ++progress_; }
 inline void count_relaxed(u32* p, u32 last) { *p = *p >= last ? 0 : *p + 1; ++progress_; }
 inline void add_release(u32* p, u32 v) { *p += v; ++progress_; }
 inline u32 fetch_add_acq_rel(u32* p, u32 v) { const u32 o = *p; *p += v; ++progress_; return o; }
+inline u32 fetch_count_relaxed(u32* p, u32 last) { const u32 o = *p; *p = o >= last ? 0 : o + 1; ++progress_; return o; }
 inline u32 fetch_add_shared(u32* p, u32 v) { shared_address(p); const u32 o = *p; *p += v; return o; }
 inline u32 compare_and_swap(u32* p, u32 e, u32 d) { const u32 o = *p; if (o == e) *p = d; ++progress_; return o; }
 inline void fence_gpu() {}
