@@ -180,7 +180,7 @@ struct Controller {
         if (first_lane()) shared.counters = launch.counters + (turn < gridDim.x ? 0 : COUNTERS);
     }
     DEV void end_turn() {
-        u32* const others = launch.counters + (turn < gridDim.x ? COUNTERS : 0);
+        u32* const others = launch.counters + (shared.counters == launch.counters ? COUNTERS : 0);
         for (u32 i = blockIdx.x * WARP + lane; i < COUNTERS; i += gridDim.x * WARP) store_relaxed(others + i, 0);
         if (first_lane()) count_relaxed(launch.counters + TURN_AT, 2 * gridDim.x - 1);
     }
@@ -207,7 +207,7 @@ struct Controller {
         }
         copy_async_wait<0>();
         end_turn();
-        if (blockIdx.x == 0) launch.report->registers[lane] = shared.scalars.registers.s[lane];
+        if (const u32 own = anew(lane); blockIdx.x == 0) launch.report->registers[own] = shared.scalars.registers.s[own];
         // One last, empty work tells the others to go home. After a trap its slot may still be in use, by roles that
         // are past the point where they look at `last`.
         __syncwarp();

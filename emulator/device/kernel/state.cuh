@@ -96,9 +96,13 @@ struct WorkerPlace {
             u32 head, sample;  // of the tile
         } attention;
         struct {
+            u32 none;                // no Lines: see below
             u32 batch, row, column;  // of the warp's part of the tile: its batch, and its first row and column there
             u32 rows, columns;       // of a batch
         } product;
+        struct {
+            u32 what, pitch, to_low, to_high;  // Lines of the warp's part of the tile (hopper/finish_lines.cuh)
+        } lines;
     };
 };
 

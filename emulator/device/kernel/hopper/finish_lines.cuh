@@ -8,8 +8,8 @@
 #include "hopper/product_args.cuh"
 #include "hopper/store.cuh"
 
-// Where a piece goes, and what happens to it before. It is worked out before the main loop, while nothing else can be done,
-// and stays in registers: after it, every word looked up would be waited for.
+// Where a piece goes, and what happens to it before. It is worked out before the main loop, while nothing else can be done, and
+// kept where a warp keeps what is its own: all of it is read at once behind the loop, which needs the registers.
 struct Lines {
     char* to;   // its first line
     u32 pitch;  // bytes from line to line
@@ -37,8 +37,22 @@ struct Lines {
         }
         return what;
     }
-    DEV bool has(u32 flags) const { return (what & flags) != 0; }
-    DEV u32 act() const { return what & ACT; }
+    // Anew: an answer that waits for its use behind a piece takes one of seven predicates.
+    DEV bool has(u32 flags) const { return (anew(what) & flags) != 0; }
+    DEV void keep() const {
+        volatile auto& kept = Kept::place().lines;
+        const u64 address = reinterpret_cast<u64>(to);
+        kept.to_low = static_cast<u32>(address);
+        kept.to_high = static_cast<u32>(address >> 32);
+        kept.pitch = pitch;
+        kept.what = what;
+    }
+    DEV static Lines kept() {
+        const volatile auto& kept = Kept::place().lines;
+        const u32 low = kept.to_low, high = kept.to_high, pitch = kept.pitch, what = kept.what;
+        return Lines{reinterpret_cast<char*>(static_cast<u64>(high) << 32 | low), pitch, what};
+    }
+    DEV u32 act() const { return anew(what) & ACT; }
     DEV u32 dtype() const { return what & HALF ? DTYPE_F16 : DTYPE_BF16; }
     DEV u32 rows() const { return what >> ROWS_AT & 31; }
     DEV u32 pieces() const { return (what >> PIECES_AT) + (what >> PIECES_AT == 3); }
@@ -210,24 +224,28 @@ DEV Direct direct_of(const Lines& lines) {
 template <Direct KIND> DEV void finish_direct(f32 (&sums)[SUMS], const EarlyBias& bias, const Lines& all, u32 staging, u32 lane) {
     const u32 pieces = all.pieces();
     const GeluFit gelu = gelu_fit(all.act());
+    const f32 bottom = all.act() != 0 ? 0.0f : __uint_as_float(0xff800000u);  // relu, or nothing
     ComingResidual residual{};
     if (KIND == Direct::RESIDUAL) residual.fetch(all, lane);
 #pragma unroll
     for (u32 i = 0; i < SUMS / PIECE_SUMS; ++i) {
         if (i == pieces) break;
         f32(&v)[PIECE_SUMS] = piece_of(sums, i);
-        if (KIND == Direct::RESIDUAL) lane = thread_index_anew() % WARP;  // registers are dear: what follows from it is not kept
-        if (all.has(Lines::BIAS)) bias.add(v, i, all.dtype(), lane);
         if (KIND == Direct::RESIDUAL) {
+            // Registers and predicates are dear. What follows from the lane is not kept, nor are answers: without a bias, it is 0.
+            lane = thread_index_anew() % WARP;
+            bias.add(v, i, all.dtype(), lane);
             residual.add(v, all.dtype(), staging, lane);
             if (i + 1 < SUMS / PIECE_SUMS) residual.fetch(all.across(i + 1), lane);
+        } else if (all.has(Lines::BIAS)) {
+            bias.add(v, i, all.dtype(), lane);
         }
         if (KIND == Direct::GELU) {
 #pragma unroll
             for (u32 k = 0; k < PIECE_SUMS; ++k) v[k] = gelu(v[k]);
-        } else if (all.act() != 0) {
+        } else if (KIND == Direct::RESIDUAL || all.act() != 0) {
 #pragma unroll
-            for (u32 k = 0; k < PIECE_SUMS; ++k) v[k] = activation_relu(v[k], 0.0f);
+            for (u32 k = 0; k < PIECE_SUMS; ++k) v[k] = v[k] <= bottom ? bottom : v[k];  // NaN stays
         }
         put_lines<KIND == Direct::ANYWHERE>(v, all.across(i), staging, lane);
     }

@@ -172,6 +172,7 @@ DEV Lines lines_of(const HopperProducts& p, const ProductTiles& tiles, const Pro
 // Where the warp's part of the tile at work lies, for HopperGemm::finish_piece.
 DEV void keep_place(const ProductTiles& tiles, const ProductItem& at, const WarpPart& part) {
     volatile auto& kept = Kept::place().product;
+    kept.none = 0;
     kept.batch = at.batch;
     kept.row = part.row;
     kept.column = part.column;
@@ -246,8 +247,8 @@ struct HopperGemm {
             Kept::place().tile = item;
             f32 sums[SUMS];
             EarlyBias bias{};
-            Lines lines{};
-            if (!multiply_item(sums, bias, lines, me)) return;
+            if (!multiply_item(sums, bias, me)) return;
+            const Lines lines = Lines::kept();
             if (lines.what == 0 && HopperProducts(me.work()).schedule().scratch)
                 finish_in_scratch(me, [&](u32 corner, u32 pitch, u32 width) { put_pairs(sums, corner, pitch, width, me.lane()); });
             else if (!finish(sums, bias, lines, me)) break;
@@ -311,14 +312,14 @@ struct HopperGemm {
     }
 
     // False if the run is over. What does not depend on operands is worked out before they are waited for.
-    static DEV bool multiply_item(f32 (&sums)[SUMS], EarlyBias& bias, Lines& lines, Workers& me) {
+    static DEV bool multiply_item(f32 (&sums)[SUMS], EarlyBias& bias, Workers& me) {
         const HopperProducts p(me.work());
         const ProductTiles tiles = p.tiles();
         const ProductItem at = tiles.at(Kept::place().tile);
         const u32 warp = me.warp(), flags = p.schedule().flags;
         const WarpPart part(p, at, warp);
         const TileLayout layout = p.layout(warp / 4);
-        if (flags & OUT_IN_LINES) lines = lines_of(p, tiles, at, part);
+        if (flags & OUT_IN_LINES) lines_of(p, tiles, at, part).keep();
         else keep_place(tiles, at, part);
         const bool biased = bias_first(p);
         if (Kept::place().tile == p.work.first_tile && !me.wait_ready()) return false;
@@ -381,8 +382,8 @@ struct HopperGemm {
             for (u32 k = 0; k < PIECE_SUMS; ++k) piece.v[k] = sums[i * PIECE_SUMS + k];
             if (biased) bias.add(piece.v, i, ProductArgs(p.work).bias().dtype, me.lane());
             if (p.schedule().splits > 1) piece = gather_piece(piece, i);
-            if (lines.what == 0) finish_piece(piece, i);
-            else if (lines.what & Lines::GLU) finish_glu_in_lines(piece, lines.across(i));
+            if (anew(lines.what) == 0) finish_piece(piece, i);
+            else if (lines.has(Lines::GLU)) finish_glu_in_lines(piece, lines.across(i));
             else finish_in_lines(piece, lines.across(i));
         }
         return true;
