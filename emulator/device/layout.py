@@ -22,7 +22,7 @@ CLAIMS_AT = 13
 IMAGES_AHEAD = 3
 PATH_GENERIC, PATH_GEMM, PATH_STREAM, PATH_CONV, PATH_FLASH = range(5)
 TENSOR_MAP_BYTES = 128
-MAX_SPLITS, MAX_FINISHERS = 8, 4
+MAX_SPLITS = 6
 A_ACROSS, B_ACROSS, HALF_FLOATS, BATCHED, B_CONSTANT, BIAS_EARLY = (1 << i for i in range(6))
 OUT_IN_LINES, A_WHOLE, B_WHOLE, A_SHARED, B_SHARED = (1 << i for i in range(6, 11))
 FLOATS, EXACT, BY_PIECES, OUT_IN_CHUNKS = (1 << i for i in range(11, 15))
@@ -54,7 +54,6 @@ CONSTANTS: dict[str, tuple[int, str]] = {
     "CONTROLLER_ONLY": (CONTROLLER_ONLY, "flag of instructions that the controller executes itself"),
     "TENSOR_MAP_BYTES": (TENSOR_MAP_BYTES, "CUtensorMap"),
     "MAX_SPLITS": (MAX_SPLITS, "parts of the depth of a product"),
-    "MAX_FINISHERS": (MAX_FINISHERS, "parts of a warp's sums that different blocks finish"),
     "A_ACROSS": (A_ACROSS, "flags of a ProductSchedule: the rows of a are neighbours in memory, not its columns"),
     "B_ACROSS": (B_ACROSS, "the columns of b are neighbours"),
     "HALF_FLOATS": (HALF_FLOATS, "f16, else bf16"),
@@ -171,7 +170,6 @@ PRODUCT_SCHEDULE = Struct(
         ("held", "<u4", 1, "u32", "a bit for each operand (a, b) and group: it has no such axis"),
         ("scratch", "<u4", 1, "u32", "granules for a tile's sums where the portable epilogue finishes it, else 0"),
         ("sums", "<u4", 1, "u32", "where partial sums are in the workspace, in 1024 bytes"),
-        ("flags_at", "<u4", 1, "u32", "where the splits' flags are, in 1024 bytes"),
     ),
 )
 FLASH_SCHEDULE = Struct(

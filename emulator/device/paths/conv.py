@@ -124,7 +124,9 @@ def _assemble(
 ) -> Schedule | None:
     plain = shape.is_pointwise and _is_dense(x)
     product = (shape.rows, shape.outputs, 1)
-    found = tilings.ways(instruction, x.dtype, product, shape.stages, context, pairs=plain)
+    in_lines = _is_dense(out) and epilogue.is_in_lines(instruction)
+    in_chunks = in_lines and epilogue.is_in_chunks(out)
+    found = tilings.ways(instruction, x.dtype, product, shape.stages, context, in_chunks=in_chunks, pairs=plain)
     if found is None:
         return None
     offers, fast = found
@@ -144,7 +146,6 @@ def _assemble(
         w_map, _ = gemm.operand_map(w.dtype, context.address(w), dims[1], _steps(w)[2], boxes[1])
     else:
         x_map, w_map = _window_map(context, x, shape, tile.rows), _kernel_map(context, w, shape, tile.columns)
-    in_lines = fast and not exact and _is_dense(out) and epilogue.is_in_lines(instruction)
     flags = {
         layout.A_WHOLE: whole,
         layout.B_WHOLE: whole,
@@ -156,8 +157,9 @@ def _assemble(
         layout.BIAS_EARLY: fast and not exact and epilogue.bias_is_early(instruction),
     }
     stages = math.ceil(shape.stages / slices)
-    pitch = _pixel_step(out) if in_lines else None
-    in_chunks = in_lines and epilogue.is_in_chunks(out)
+    in_registers = fast and not exact
+    pitch = _pixel_step(out) if in_lines and in_registers else None
+    in_chunks = in_chunks and in_registers
     parts = gemm.Parts(decision, choice.tiles(*product), stages, fast, slices, pitch=pitch, in_chunks=in_chunks)
     path = PATH_GEMM if plain else PATH_CONV
     return gemm.product_schedule(context, path, parts, (x_map, w_map), flags)

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from dla.emulator.device import layout
-from dla.emulator.device.layout import PATH_GEMM, PRODUCT_SCHEDULE, WORKER_WARPS
+from dla.emulator.device.layout import PATH_GEMM, PRODUCT_SCHEDULE
 from dla.emulator.device.paths import epilogue, tilings
 from dla.emulator.device.paths.choices import Decision
 from dla.emulator.device.paths.epilogue import Operand, broadcast
@@ -49,10 +49,9 @@ def product_schedule(
     choice = parts.decision.choice
     tile, splits = choice.tile, choice.splits
     a_map, b_map = maps
-    sums = flags_at = 0
+    sums = 0
     if splits > 1:
         sums = context.workspace(parts.tiles * splits * tile.sums_bytes)
-        flags_at = context.workspace(parts.tiles * WORKER_WARPS * layout.MAX_FINISHERS * layout.MAX_SPLITS * 4)
     flags = {
         **flags,
         layout.OUT_IN_LINES: parts.pitch is not None,
@@ -76,7 +75,6 @@ def product_schedule(
         "held": parts.held,
         "scratch": 0 if parts.fast and not exact else tile.scratch_granules,
         "sums": sums // 1024,
-        "flags_at": flags_at // 1024,
     }
     arithmetic, finish = "multiply-add" if exact else "wgmma", "" if parts.fast else ", portable epilogue"
     split = f", depth in {splits}" if splits > 1 else ""
@@ -209,12 +207,15 @@ class _Scheduler:
         if rows < LEAST_ROWS or (self.dims[-2] == 1 and (a_axis == -2 or not self._rows_are_aligned())):
             return None
         shape = (rows, self.columns, batches)
-        found = tilings.ways(self.instruction, self.a.descriptor.dtype, shape, self.slices, self.context)
+        self.in_lines = epilogue.is_in_lines(self.instruction)
+        self.in_chunks = self.in_lines and epilogue.is_in_chunks(self.out.descriptor)
+        dtype, context = self.a.descriptor.dtype, self.context
+        found = tilings.ways(self.instruction, dtype, shape, self.slices, context, in_chunks=self.in_chunks)
         if found is None:
             return None
         offered, fast = found
         return self._assemble(
-            self.context.decide(self.instruction, offered), rows, batches, a_axis == -2, b_axis == -1, fast
+            context.decide(self.instruction, offered), rows, batches, a_axis == -2, b_axis == -1, fast
         )
 
     def _assemble(
@@ -243,9 +244,9 @@ class _Scheduler:
         }
         tiles = choice.tiles(rows, self.columns, batches)
         stages = math.ceil(self.slices / slices)
-        in_lines = fast and not exact and epilogue.is_in_lines(self.instruction)
-        pitch = self._row_step(self.out) * self.out.item if in_lines else None
-        in_chunks = in_lines and epilogue.is_in_chunks(self.out.descriptor)
+        in_registers = fast and not exact
+        pitch = self._row_step(self.out) * self.out.item if self.in_lines and in_registers else None
+        in_chunks = self.in_chunks and in_registers
         parts = Parts(decision, tiles, stages, fast, slices, self._axes(), self._held(), pitch, in_chunks)
         return product_schedule(context, PATH_GEMM, parts, (a_map, b_map), flags)
 

@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from dla.emulator.device import layout
-from dla.emulator.device.layout import WORKER_WARPS
 from dla.emulator.device.paths import epilogue
 from dla.emulator.device.paths.choices import Offer
 from dla.emulator.device.paths.types import Context
@@ -25,6 +24,8 @@ RING_GRANULES, LEAST_STAGES = 24, 3
 """Room for stages, and how many of them there have to be at a time."""
 SCRATCH_PITCH = 8
 """Floats between the rows of a tile in scratch memory, so that they begin in different banks."""
+SPLITS = (1, 2, 3, 4, layout.MAX_SPLITS)
+"""Parts of the depth."""
 MAX_WORKSPACE = 1 << 28
 """Bytes for the partial sums of one program: beyond that, nothing is split."""
 
@@ -58,8 +59,8 @@ class Tile:
 
     @property
     def sums_bytes(self) -> int:
-        """Of the partial sums of one split in the workspace: each warp has a place."""
-        return WORKER_WARPS * self.pieces * 16 * 64 * 4
+        """Of the partial sums of one split in the workspace."""
+        return self.rows * self.columns * 4
 
     @property
     def shareable(self) -> tuple[str, ...]:
@@ -90,7 +91,9 @@ EXACT_TILES = (Tile(128, 256), Tile(128, 128), Tile(64, 256))
 class Costs:
     """Clocks of one multiprocessor, close to what fits an H200 (benchmarks/costs/nvidia_h200.json).
 
-    Not the fit itself: with `open` raised, and `shared_bytes` lowered a little, the ways chosen lose less time.
+    Not the fit itself: with `open` raised, and `shared_bytes` lowered a little, the ways chosen lose less time. `meet`
+    and `part` were set later, so that what is chosen for layers of ResNet-50 and a dozen products loses least: partial
+    sums meet in another way than when the file was measured.
     """
 
     multiplies: int = 2048  # multiply-adds per clock
@@ -99,7 +102,8 @@ class Costs:
     all_bytes: float = 4670.0  # the same, of all blocks together
     start: int = 3900  # until the first stage is there
     piece: int = 1300  # to finish 16 rows of 64 columns, per warp
-    meet: int = 12000  # until the partial sums of other blocks can be read
+    meet: int = 6000  # to finish a block's share; half as much more for each 16 x 8 of a warp behind the first
+    part: int = 500  # more of that, for each part of the depth
     open: int = 3000  # until a pair of blocks has agreed to share: weights come so much later
 
 
@@ -163,7 +167,9 @@ def clocks(
     stages = math.ceil(math.ceil(depth / DEPTH) / choice.splits)
     finish: float = costs.piece * tile.pieces
     if choice.splits > 1:
-        finish = costs.meet + finish / min(choice.splits, 2) + 2 * tile.rows * tile.columns * 4 / bandwidth
+        rounds = math.ceil(tile.rows * tile.columns / (16 * 8) / choice.splits / layout.WORKER_WARPS)
+        finish = costs.meet * (1 + rounds) / 2 + costs.part * choice.splits
+        finish += 2 * tile.rows * tile.columns * 4 / bandwidth
     return costs.start + costs.open * (choice.blocks - 1) + waves * (stages * stage + finish)
 
 
@@ -178,7 +184,7 @@ def offers(
         choice
         for tile in tiles
         for shared in (("", *tile.shareable) if pairs and blocks % layout.PAIR == 0 else ("",))
-        for splits in (1, 2, 3, 4, 6, layout.MAX_SPLITS)
+        for splits in SPLITS
         for choice in (Choice(tile, splits, shared),)
         if splits == 1 or (splits <= most and choice.tiles(rows, columns, batches) * splits <= blocks)
     ]
@@ -193,12 +199,12 @@ def is_exact(instruction: Instruction, dtype: DType) -> bool:
 
 def ways(
     instruction: Instruction, dtype: DType, shape: tuple[int, int, int], slices: int, context: Context,
-    *, pairs: bool = True,
+    *, in_chunks: bool, pairs: bool = True,
 ) -> tuple[tuple[Offer[Choice], ...], bool] | None:  # fmt: skip
     """What is offered for a product of `shape` (rows, columns, batches) and a depth of `slices`.
 
-    Also whether its epilogue is done in registers. None where the handler is quicker. `pairs`: of 16-bit floats, blocks
-    may share operands.
+    Also whether its epilogue is done in registers. None where the handler is quicker. `in_chunks`: results that
+    registers finish are stored in lines, of whole chunks. `pairs`: of 16-bit floats, blocks may share operands.
     """
     blocks, depth = context.target.blocks, slices * DEPTH  # f32 takes as long as twice the depth
     fast = epilogue.is_fast(instruction)
@@ -206,7 +212,8 @@ def ways(
         offered = _wide_first(offers(*shape, blocks, depth, tiles=EXACT_TILES, split=False, costs=EXACT_COSTS))
         items = (math.ceil(Choice(tile, 1).tiles(*shape) / blocks) * step for tile, step in HANDLER_TILES)
         return (offered, fast) if offered[0].clocks < EXACT_COSTS.start + min(items) * depth // 2 else None
-    split, pairs = fast and context.workspace_bytes < MAX_WORKSPACE, pairs and fast and dtype is not DType.F32
+    split = fast and in_chunks and context.workspace_bytes < MAX_WORKSPACE
+    pairs = pairs and fast and dtype is not DType.F32
     tiles = tuple(tile for tile in (TILES if fast else SCRATCH_TILES) if dtype is not DType.F32 or tile in TURNED_TILES)
     return offers(*shape, blocks, depth, tiles=tiles, split=split, pairs=pairs), fast
 

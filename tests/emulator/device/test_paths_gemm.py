@@ -278,7 +278,7 @@ def force(monkeypatch: pytest.MonkeyPatch, choice: Choice, slices: int) -> None:
         (Tile(128, 64), 3, 1),
         (Tile(64, 256), 2, 1),
         (Tile(64, 128), 1, 2),
-        (Tile(64, 64), 2, 1),
+        (Tile(64, 64), 4, 1),
         (Tile(64, 64), 1, 4),
     ],
     ids=str,

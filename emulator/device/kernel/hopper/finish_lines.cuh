@@ -15,16 +15,15 @@ struct Lines {
     u32 pitch;  // bytes from line to line
     u32 what;   // the activation's code, and the fields below; never 0
 
-    static constexpr u32 ACT = 0x7f, SPLIT = 0x80;  // split: other blocks have sums, too
+    static constexpr u32 ACT = 0x7f, SPLIT = 0x80;  // split: these are lines of partial sums (split.cuh)
     static constexpr u32 PRESENT = 0x100, HALF = 0x200, SCALED = 0x400, RESIDUAL_FIRST = 0x800, RESIDUAL_LAST = 0x1000, GLU = 0x2000;
     static constexpr u32 ROWS_AT = 14, COLUMNS_AT = 19;  // how many are left: 5 and 9 bits
     static constexpr u32 ANYWHERE = 0x10000000;            // lines are no whole, aligned chunks
     static constexpr u32 BIAS = 1u << 29, PIECES_AT = 30;  // 2 bits: 0, 1, 2 or 4 pieces
     static constexpr u32 RESIDUAL = RESIDUAL_FIRST | RESIDUAL_LAST;
 
-    DEV static u32 what_of(const ProductArgs& args, u32 rows, u32 columns, u32 pieces, bool split) {
+    DEV static u32 what_of(const ProductArgs& args, u32 rows, u32 columns, u32 pieces) {
         u32 what = PRESENT | min(pieces, 3) << PIECES_AT | min(rows, PIECE_ROWS) << ROWS_AT | min(columns, MAX_COLUMNS) << COLUMNS_AT;
-        if (split) what |= SPLIT;
         if (args.alpha() != 1.0f) what |= SCALED;
         if (args.out().dtype == DTYPE_F16) what |= HALF;
         if (args.is_glu()) return what | GLU | args.unit();

@@ -165,7 +165,7 @@ DEV Lines lines_of(const HopperProducts& p, const ProductTiles& tiles, const Pro
     const u32 halves = args.is_glu(), pitch = p.schedule().pitch;  // the result of glu has half the columns of the sums
     char* to = p.has(BATCHED) ? element(out, row_offset(out, at.batch * tiles.rows + part.row)) : out.data + static_cast<u64>(part.row) * pitch;
     const u32 rows = tiles.rows - min(tiles.rows, part.row), columns = (tiles.columns - min(tiles.columns, part.column)) >> halves;
-    const u32 what = Lines::what_of(args, rows, columns, part.width / PIECE_COLUMNS, p.schedule().splits > 1);
+    const u32 what = Lines::what_of(args, rows, columns, part.width / PIECE_COLUMNS);
     return Lines{to + (part.column >> halves) * 2, pitch, p.has(OUT_IN_CHUNKS) ? what : what | Lines::ANYWHERE};
 }
 
@@ -314,13 +314,14 @@ struct HopperGemm {
     // False if the run is over. What does not depend on operands is worked out before they are waited for.
     static DEV bool multiply_item(f32 (&sums)[SUMS], EarlyBias& bias, Workers& me) {
         const HopperProducts p(me.work());
+        if (p.schedule().splits > 1) partial_lines().keep();  // first: what is known by then has to be kept over a call
         const ProductTiles tiles = p.tiles();
         const ProductItem at = tiles.at(Kept::place().tile);
         const u32 warp = me.warp(), flags = p.schedule().flags;
         const WarpPart part(p, at, warp);
         const TileLayout layout = p.layout(warp / 4);
-        if (flags & OUT_IN_LINES) lines_of(p, tiles, at, part).keep();
-        else keep_place(tiles, at, part);
+        if (!(flags & OUT_IN_LINES)) keep_place(tiles, at, part);
+        else if (tiles.splits == 1) lines_of(p, tiles, at, part).keep();
         const bool biased = bias_first(p);
         if (Kept::place().tile == p.work.first_tile && !me.wait_ready()) return false;
         if (biased) bias.fetch(ProductArgs(p.work).bias(), part.column, tiles.columns, me.lane());
@@ -357,31 +358,27 @@ struct HopperGemm {
 
     // In registers, piece by piece. False after a trap.
     static DEV bool finish(f32 (&sums)[SUMS], const EarlyBias& bias, const Lines& lines, Workers& me) {
+        if (lines.has(Lines::SPLIT)) {
+            SplitTile::publish(sums, reinterpret_cast<f32*>(lines.to) + me.lane() * 4, lines.pitch);
+            const bool ok = Split::finish();
+            if (!ok) stop(shared_state());
+            return ok;
+        }
         const Direct direct = lines.what == 0 ? Direct::NONE : direct_of(lines);
-        if (direct != Direct::NONE && !lines.has(Lines::SPLIT)) {
+        if (direct != Direct::NONE) {
             finish_direct(sums, bias, lines, direct, me.staging(), me.lane());
             return true;
         }
         const HopperProducts p(me.work());
-        const u32 warp = me.warp(), pieces = WarpPart::width_of(p, warp) / PIECE_COLUMNS;
-        u32 mine = (1u << pieces) - 1;  // a bit for each piece that this block finishes
-        if (p.schedule().splits > 1) {
-            const SplitTile split = split_tile(p, warp, pieces);
-            const u32 lane = me.lane();
-            split.publish(sums, lane);
-            if (split.split >= split.finishers()) return true;
-            if (!split.wait(*shared_state().launch, p.work.instruction, lane)) return false;
-            mine = split.mine();
-        }
+        const u32 pieces = WarpPart::width_of(p, me.warp()) / PIECE_COLUMNS;
         const bool biased = bias_first(p);
 #pragma unroll
         for (u32 i = 0; i < SUMS / PIECE_SUMS; ++i) {
-            if (!(mine >> i & 1)) continue;
+            if (i == pieces) break;
             PieceSums piece;
 #pragma unroll
             for (u32 k = 0; k < PIECE_SUMS; ++k) piece.v[k] = sums[i * PIECE_SUMS + k];
             if (biased) bias.add(piece.v, i, ProductArgs(p.work).bias().dtype, me.lane());
-            if (p.schedule().splits > 1) piece = gather_piece(piece, i);
             if (anew(lines.what) == 0) finish_piece(piece, i);
             else if (lines.has(Lines::GLU)) finish_glu_in_lines(piece, lines.across(i));
             else finish_in_lines(piece, lines.across(i));
@@ -389,28 +386,30 @@ struct HopperGemm {
         return true;
     }
 
-    static DEV SplitTile split_tile(const HopperProducts& p, u32 warp, u32 pieces) {
+    // Where the partial sums of a warp's part of the tile at work go: `pitch` groups of them. Keeps what finishing a share takes. A
+    // call: the registers of the main loop are not there for this.
+    static DEV_CALL Lines partial_lines() {
+        const Workers me;
+        const HopperProducts p(me.work());
         const ProductTiles tiles = p.tiles();
         const ProductItem at = tiles.at(Kept::place().tile);
-        char* const workspace = shared_state().launch->workspace;
-        const u64 sums = p.schedule().sums * 1024ull + static_cast<u64>(at.tile) * tiles.splits * WORKER_WARPS * pieces * WARP_PIECE_BYTES;
-        const u64 flags = p.schedule().flags_at * 1024ull + static_cast<u64>(at.tile * WORKER_WARPS + warp) * MAX_FINISHERS * MAX_SPLITS * 4;
-        return SplitTile{reinterpret_cast<f32*>(workspace + sums), reinterpret_cast<u32*>(workspace + flags), tiles.splits, at.split, warp, pieces};
+        const ProductArgs args(p.work);
+        const Tensor& out = args.out();
+        const u32 warp = me.warp(), width = WarpPart::width_of(p, 0), count = WarpPart::width_of(p, warp) / GROUP_COLUMNS;
+        const u32 groups = tiles.tile_rows * tiles.tile_columns / (PIECE_ROWS * GROUP_COLUMNS), pitch = p.schedule().pitch;
+        const u64 sums = p.schedule().sums * 1024ull + static_cast<u64>(at.tile) * tiles.splits * groups * GROUP_FLOATS * sizeof(f32);
+        char* const row = p.has(BATCHED) ? element(out, row_offset(out, at.batch * tiles.rows + at.row)) : out.data + static_cast<u64>(at.row) * pitch;
+        const SplitTile tile(shared_state().launch->workspace + sums, tiles.splits, at.split, groups, width, p.beside());
+        const SplitResult result(args, row + (at.column >> args.is_glu()) * 2, pitch, tiles.rows - min(tiles.rows, at.row), at.column,
+                                 tiles.columns - min(tiles.columns, at.column));
+        Split::kept(warp) = Split{tile, result};
+        return Lines{reinterpret_cast<char*>(tile.group(at.split, warp * count, 0)), count, Lines::PRESENT | Lines::SPLIT};
     }
 
     // Whether bias is the first to meet the sums: then it is fetched before the main loop, and added before the steps.
     static DEV bool bias_first(const HopperProducts& p) {
         const ProductArgs args(p.work);
         return p.has(BIAS_EARLY) && args.steps(0) == STEP_BIAS && args.alpha() == 1.0f && !args.has_c() && !args.is_glu();
-    }
-
-    // This block's sums of piece `index` become whole ones.
-    static DEV_CALL PieceSums gather_piece(PieceSums sums, u32 index) {
-        const Workers me;
-        const HopperProducts p(me.work());
-        const u32 warp = me.warp();
-        split_tile(p, warp, WarpPart::width_of(p, warp) / PIECE_COLUMNS).gather(sums.v, index, me.lane());
-        return sums;
     }
 
     // Writes a warp's sums to shared memory.
