@@ -130,7 +130,8 @@ struct HopperStream {
             for (u32 step = 0; step < Way::STEPS; ++step) a[span][step] = rows.load((panel * Way::SPANS + span) * Way::SPAN + step * 32);
     }
 
-    // A way has UNITS of UNIT columns go through its panels together, each SPANS of the depth, and keeps PANELS of a.
+    // A way has UNITS of UNIT columns go through its panels together, each SPANS of the depth, and keeps PANELS of a. EARLY: it has
+    // registers to spare for what follows the sums.
     template <class Way> static DEV_CALL void run_as() {
         Workers me;
         const Work& w = me.work();
@@ -149,10 +150,15 @@ struct HopperStream {
 #pragma unroll 1
         for (u32 batch = share.first; batch < share.end; batch += per_batch) {
             const u32 end = min(batch + per_batch, share.end);
-            const u32 own_unit = batch + (glu ? own_column / (Way::UNIT / 2) : own_column / Way::UNIT);
-            const u32 column = own_column + (share.unit(own_unit) - (own_unit - batch)) * (glu ? Way::UNIT / 2 : Way::UNIT);
-            StreamResult result(epilogue(w), own_row, column, own_unit < end && column < out_columns);
-            if (ready) result.fetch(epilogue(w));
+            const auto unit_of = [&] { return batch + (glu ? own_column / (Way::UNIT / 2) : own_column / Way::UNIT); };
+            const auto find = [&] {
+                const u32 own_unit = unit_of(), units_before = share.unit(own_unit) - (own_unit - batch);
+                return StreamPlace{own_row, own_column + units_before * (glu ? Way::UNIT / 2 : Way::UNIT)};
+            };
+            StreamResult result;
+            const auto begin = [&] { result = StreamResult(epilogue(w), find(), unit_of() < end && find().column < out_columns); };
+            if (Way::EARLY) begin();
+            if (Way::EARLY && ready) result.fetch(epilogue(w), find);
 #pragma unroll 1
             for (u32 unit = batch; unit < end; unit += Way::UNITS) {
                 typename Way::Sums sum = {};
@@ -170,7 +176,7 @@ struct HopperStream {
 #pragma unroll
                             for (u32 j = 0; j < Way::PANELS; ++j)
                                 if (j < panels) load_panel<Way>(a[j], source, j);
-                            result.fetch(epilogue(w));
+                            if (Way::EARLY) result.fetch(epilogue(w), find);
                             ready = true;
                         }
                         way.multiply(sum, b, a[k], two);
@@ -180,6 +186,10 @@ struct HopperStream {
                     }
                 }
                 way.store(sums + warp * WARP_SUMS + (unit - batch) * Way::UNIT * rows, sum, rows, end - unit, lane);
+            }
+            if (!Way::EARLY) {
+                begin();
+                result.fetch(epilogue(w), find);
             }
             me.sync();
             const auto rest = [&] { return epilogue(w); };

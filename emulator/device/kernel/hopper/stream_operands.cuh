@@ -40,48 +40,62 @@ struct Coming {
     }
 };
 
+struct StreamPlace {
+    u32 row, column;  // of the result
+
+    // The element of an operand there, whose row begins at `offset`; its first one without a place.
+    DEV char* of(const Epilogue& e, const Tensor& t, i64 offset, bool there) const {
+        return element(t, there ? offset + static_cast<i64>(column) * t.strides[e.out->rank - 1] : 0);
+    }
+};
+
 // What one thread finishes: one element of the result, whose operands are fetched while the products are made. What is to be
 // done with it is known before, too: once the sums are there, every word looked up would be waited for.
 struct StreamResult {
-    bool exists;
-    char* to;
-    const char *c, *bias, *residual, *gate;
-    u32 steps, act;
-    u32 kinds;  // of floats: of the result, of bias, residual, gate and c
-    f32 alpha;
+    bool exists = false;
+    char* to = nullptr;
+    const char *bias = nullptr, *residual = nullptr;
+    u32 steps = 0;
+    u32 what = 0;  // the activation's code, and the kinds of floats: of the result, of bias, residual, gate and c
+    f32 alpha = 1.0f;
     Coming of_c, of_bias, of_residual, of_gate;
 
-    DEV StreamResult(const Epilogue& e, u32 row, u32 column, bool there) : exists(there), steps(e.steps), act(e.act), kinds(0), alpha(e.alpha) {
-        const u32 axis = e.out->rank - 1;
-        const RowOffsets r(e, there ? row : 0);
-        u32 place = 0;
+    StreamResult() = default;
+    DEV StreamResult(const Epilogue& e, const StreamPlace& place, bool there) : exists(there), steps(e.steps), what(e.act), alpha(e.alpha) {
+        const RowOffsets rows(e, there ? place.row : 0);
+        u32 bit = KINDS_AT;
         const auto at = [&](const Tensor* t, i64 offset) -> char* {
-            const u32 bit = FLOAT_BITS * place++;
-            if (!t) return nullptr;
-            kinds |= float_kind(*t) << bit;
-            return element(*t, there ? offset + static_cast<i64>(column) * t->strides[axis] : 0);
+            if (t) what |= float_kind(*t) << bit;
+            bit += FLOAT_BITS;
+            return t ? place.of(e, *t, there ? offset : 0, there) : nullptr;
         };
-        to = at(e.out, r.out);
-        bias = at(e.bias, r.bias);
-        residual = at(e.residual, r.residual);
-        gate = at(e.gate, r.gate);
-        c = at(e.c, r.c);
+        to = at(e.out, rows.out);
+        bias = at(e.bias, rows.bias);
+        residual = at(e.residual, rows.residual);
+        at(e.gate, rows.gate);
+        at(e.c, rows.c);
+        if (e.c) what |= HAS_C;
     }
-    DEV void fetch(const Epilogue& e) {
+    // find() is the place that the constructor was given.
+    template <class Find> DEV void fetch(const Epilogue& e, Find find) {
         if (!exists) return;
         if (bias) of_bias.load(e.bias, bias);
         if (residual) of_residual.load(e.residual, residual);
-        if (gate) of_gate.load(e.gate, gate);
-        if (c) of_c.load(e.c, c);
+        if (e.gate || e.c) {  // which few have: where they lie is worked out again
+            const StreamPlace place = find();
+            const RowOffsets rows(e, place.row);
+            if (e.gate) of_gate.load(e.gate, place.of(e, *e.gate, rows.gate, true));
+            if (e.c) of_c.load(e.c, place.of(e, *e.c, rows.c, true));
+        }
     }
     // `v` is the sum times alpha, or what glu made of two; rest() is the epilogue, for what few products have.
     template <class Rest> DEV void store(f32 v, Rest rest) const {
-        if (c) v += rest().beta * of_c.value(kind(4));
+        if (what & HAS_C) v += rest().beta * of_c.value(kind(4));
 #pragma unroll 1
         for (u32 left = steps; left != 0; left >>= 8) {
             switch (left & 0xff) {
                 case STEP_BIAS: v += of_bias.value(kind(1)); break;
-                case STEP_ACT: v = act == ACT_RELU ? activation_relu(v, 0.0f) : activate(act, v, rest().act_alpha); break;
+                case STEP_ACT: v = act() == ACT_RELU ? activation_relu(v, 0.0f) : activate(act(), v, rest().act_alpha); break;
                 case STEP_RESIDUAL: v += of_residual.value(kind(2)); break;
                 case STEP_GATE: v *= of_gate.value(kind(3)); break;
                 default: {  // STEP_CLAMP; NaN stays
@@ -96,7 +110,10 @@ struct StreamResult {
     }
 
   private:
-    DEV u32 kind(u32 place) const { return kinds >> FLOAT_BITS * place & 3; }
+    static constexpr u32 KINDS_AT = 8, HAS_C = 1u << 31;
+
+    DEV u32 act() const { return what & 0xff; }
+    DEV u32 kind(u32 operand) const { return what >> (KINDS_AT + FLOAT_BITS * operand) & 3; }
     template <class Rest> DEV bool in_result(Rest rest) const {
 #ifdef DLA_CHECKED
         return in_bounds(*rest().out, to);

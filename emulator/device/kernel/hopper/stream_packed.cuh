@@ -24,6 +24,7 @@ DEV u32 stream_column(u32 lane) { return (lane >> 3) | (lane >> 2 & 1) << 2; }
 // and 3 as row g + 8. Row m of a stands in column 2 m with words 0 and 2, and in column 2 m + 1 with words 1 and 3.
 template <class T> struct FewRows {
     static constexpr u32 PANELS = 2;
+    static constexpr bool EARLY = true;
     struct Chunk {
         u32 words[2];
     };
@@ -48,6 +49,7 @@ template <class T> struct FewRows {
 // Up to 16. b is the right operand: a lane's chunk is its fragment of two multiplications.
 template <class T> struct ManyRows {
     static constexpr u32 PANELS = 1;
+    static constexpr bool EARLY = false;
     struct Chunk {
         uint4 low, high;
     };
@@ -77,7 +79,7 @@ template <class T> struct ManyRows {
 template <class R> struct PackedStream {
     static constexpr u32 UNIT = PACKED_UNIT, UNITS = 2, SPAN = PACKED_SPAN, SPANS = 2, PANELS = R::PANELS;
     static constexpr u32 STEPS = SPAN / WORKER_WARPS / 32;  // one chunk each
-    static constexpr bool SPREAD = false;
+    static constexpr bool SPREAD = false, EARLY = R::EARLY;
     using Rows = R;
     using Sums = f32[2][2][4];            // [unit]
     using Weights = uint4[2][2][STEPS];   // [unit][span][step]
