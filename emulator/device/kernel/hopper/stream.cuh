@@ -158,7 +158,7 @@ struct HopperStream {
             StreamResult result;
             const auto begin = [&] { result = StreamResult(epilogue(w), find(), unit_of() < end && find().column < out_columns); };
             if (Way::EARLY) begin();
-            if (Way::EARLY && ready) result.fetch(epilogue(w), find);
+            if (Way::EARLY && ready) result.fetch(epilogue(w));
 #pragma unroll 1
             for (u32 unit = batch; unit < end; unit += Way::UNITS) {
                 typename Way::Sums sum = {};
@@ -176,7 +176,7 @@ struct HopperStream {
 #pragma unroll
                             for (u32 j = 0; j < Way::PANELS; ++j)
                                 if (j < panels) load_panel<Way>(a[j], source, j);
-                            if (Way::EARLY) result.fetch(epilogue(w), find);
+                            if (Way::EARLY) result.fetch(epilogue(w));
                             ready = true;
                         }
                         way.multiply(sum, b, a[k], two);
@@ -189,16 +189,16 @@ struct HopperStream {
             }
             if (!Way::EARLY) {
                 begin();
-                result.fetch(epilogue(w), find);
+                result.fetch(epilogue(w));
             }
             me.sync();
             const auto rest = [&] { return epilogue(w); };
             if (result.exists) {
                 if (glu) {
                     const f32 gate = result.alpha * add_warps(sums + 2 * own_column * rows + own_row);
-                    result.store(activate(rest().unit, gate, 0.0f) * (result.alpha * add_warps(sums + (2 * own_column + 1) * rows + own_row)), rest);
+                    result.store(activate(rest().unit, gate, 0.0f) * (result.alpha * add_warps(sums + (2 * own_column + 1) * rows + own_row)), rest, find);
                 } else {
-                    result.store(result.alpha * add_warps(sums + thread), rest);
+                    result.store(result.alpha * add_warps(sums + thread), rest, find);
                 }
             }
             if (end < share.end) me.sync();  // the next sums go to the same place

@@ -56,9 +56,9 @@ struct StreamResult {
     char* to = nullptr;
     const char *bias = nullptr, *residual = nullptr;
     u32 steps = 0;
-    u32 what = 0;  // the activation's code, and the kinds of floats: of the result, of bias, residual, gate and c
+    u32 what = 0;  // the activation's code, and the kinds of floats: of the result, of bias and of residual
     f32 alpha = 1.0f;
-    Coming of_c, of_bias, of_residual, of_gate;
+    Coming of_bias, of_residual;
 
     StreamResult() = default;
     DEV StreamResult(const Epilogue& e, const StreamPlace& place, bool there) : exists(there), steps(e.steps), what(e.act), alpha(e.alpha) {
@@ -72,32 +72,24 @@ struct StreamResult {
         to = at(e.out, rows.out);
         bias = at(e.bias, rows.bias);
         residual = at(e.residual, rows.residual);
-        at(e.gate, rows.gate);
-        at(e.c, rows.c);
         if (e.c) what |= HAS_C;
     }
-    // find() is the place that the constructor was given.
-    template <class Find> DEV void fetch(const Epilogue& e, Find find) {
+    DEV void fetch(const Epilogue& e) {
         if (!exists) return;
         if (bias) of_bias.load(e.bias, bias);
         if (residual) of_residual.load(e.residual, residual);
-        if (e.gate || e.c) {  // which few have: where they lie is worked out again
-            const StreamPlace place = find();
-            const RowOffsets rows(e, place.row);
-            if (e.gate) of_gate.load(e.gate, place.of(e, *e.gate, rows.gate, true));
-            if (e.c) of_c.load(e.c, place.of(e, *e.c, rows.c, true));
-        }
     }
-    // `v` is the sum times alpha, or what glu made of two; rest() is the epilogue, for what few products have.
-    template <class Rest> DEV void store(f32 v, Rest rest) const {
-        if (what & HAS_C) v += rest().beta * of_c.value(kind(4));
+    // `v` is the sum times alpha, or what glu made of two. rest() is the epilogue and find() the place that the constructor was
+    // given, for what few products have.
+    template <class Rest, class Find> DEV void store(f32 v, Rest rest, Find find) const {
+        if (what & HAS_C) v += rest().beta * late(rest(), rest().c, &RowOffsets::c, find());
 #pragma unroll 1
         for (u32 left = steps; left != 0; left >>= 8) {
             switch (left & 0xff) {
                 case STEP_BIAS: v += of_bias.value(kind(1)); break;
                 case STEP_ACT: v = act() == ACT_RELU ? activation_relu(v, 0.0f) : activate(act(), v, rest().act_alpha); break;
                 case STEP_RESIDUAL: v += of_residual.value(kind(2)); break;
-                case STEP_GATE: v *= of_gate.value(kind(3)); break;
+                case STEP_GATE: v *= late(rest(), rest().gate, &RowOffsets::gate, find()); break;
                 default: {  // STEP_CLAMP; NaN stays
                     const f32 low = rest().clamp_low, high = rest().clamp_high;
                     v = v < low ? low : v > high ? high : v;
@@ -113,6 +105,11 @@ struct StreamResult {
     static constexpr u32 KINDS_AT = 8, HAS_C = 1u << 31;
 
     DEV u32 act() const { return what & 0xff; }
+    DEV static f32 late(const Epilogue& e, const Tensor* t, i64 RowOffsets::*offset, const StreamPlace& place) {
+        Coming element;
+        element.load(t, place.of(e, *t, RowOffsets(e, place.row).*offset, true));
+        return element.value(float_kind(*t));
+    }
     DEV u32 kind(u32 operand) const { return what >> (KINDS_AT + FLOAT_BITS * operand) & 3; }
     template <class Rest> DEV bool in_result(Rest rest) const {
 #ifdef DLA_CHECKED
