@@ -71,18 +71,6 @@ struct Lines {
     static constexpr u32 MAX_COLUMNS = SUMS / PIECE_SUMS * PIECE_COLUMNS;
 };
 
-// The instruction at work, for what is rarely needed.
-DEV ProductArgs args_at_work() { return ProductArgs(Workers().work()); }
-
-// Always, but in the checked build.
-DEV bool is_in_result(const char* p, u32 bytes = CHUNK_BYTES) {
-#ifdef DLA_CHECKED
-    return range_in_bounds(args_at_work().out(), p, bytes);
-#else
-    return true;
-#endif
-}
-
 // Stores half of a piece from the staging: 8 lines of WIDTH columns, chunks permuted by the line. Neighbouring lanes store
 // neighbouring chunks.
 template <u32 WIDTH> DEV void store_lines(const Lines& lines, u32 shared, u32 lane) {
@@ -94,7 +82,7 @@ template <u32 WIDTH> DEV void store_lines(const Lines& lines, u32 shared, u32 la
         const u32 line = i + lane / CHUNKS, swizzle = WIDTH == 64 ? line : line / 2;
         char* p = lines.to + static_cast<u64>(line) * lines.pitch + chunk * CHUNK_BYTES;
         const uint4 v = load_shared_16(shared + line * WIDTH * 2 + ((chunk ^ swizzle) * CHUNK_BYTES));
-        if (line < lines.rows() && chunk * (CHUNK_BYTES / 2) < lines.columns() && is_in_result(p)) {
+        if (line < lines.rows() && chunk * (CHUNK_BYTES / 2) < lines.columns() && is_in_result(p, CHUNK_BYTES)) {
             *reinterpret_cast<uint4*>(p) = v;
         }
     }
@@ -120,7 +108,7 @@ DEV_CALL void store_lines_anywhere(Lines lines, u32 shared) {
         const uint4 chunk = make_uint4(__funnelshift_r(pairs[0], pairs[1], shift), __funnelshift_r(pairs[1], pairs[2], shift),
                                        __funnelshift_r(pairs[2], pairs[3], shift), __funnelshift_r(pairs[3], pairs[4], shift));
         const bool exists = line < lines.rows();
-        if (exists && part < whole && is_in_result(p + first * 2)) *reinterpret_cast<uint4*>(p + first * 2) = chunk;
+        if (exists && part < whole && is_in_result(p + first * 2, CHUNK_BYTES)) *reinterpret_cast<uint4*>(p + first * 2) = chunk;
         if (exists && part < min(front, columns) && is_in_result(p + part * 2, 2)) *reinterpret_cast<u16*>(p + part * 2) = static_cast<u16>(before);
         if (exists && columns >= front && behind < columns && is_in_result(p + behind * 2, 2)) *reinterpret_cast<u16*>(p + behind * 2) = static_cast<u16>(after);
     }
@@ -132,14 +120,13 @@ struct ComingResidual {
 
     DEV void fetch(const Lines& lines, u32 lane) {
         const ProductArgs args = args_at_work();
-        const Tensor& residual = args.residual();
-        const i64 moved = residual.data - args.out().data;
+        const i64 moved = args.residual().data - args.out().data;
         const u32 chunk = lane % 8;
 #pragma unroll
         for (u32 i = 0; i < 4; ++i) {
             const u32 line = i * 4 + lane / 8;
             const char* p = lines.to + moved + static_cast<u64>(line) * lines.pitch + chunk * CHUNK_BYTES;
-            const bool exists = line < lines.rows() && chunk * (CHUNK_BYTES / 2) < lines.columns() && is_there(residual, p);
+            const bool exists = line < lines.rows() && chunk * (CHUNK_BYTES / 2) < lines.columns() && is_in_residual(p, CHUNK_BYTES);
             words[i] = exists ? *reinterpret_cast<const uint4*>(p) : make_uint4(0, 0, 0, 0);
         }
     }
@@ -166,15 +153,6 @@ struct ComingResidual {
                 }
             }
         }
-    }
-
-  private:
-    DEV static bool is_there(const Tensor& residual, const char* p) {
-#ifdef DLA_CHECKED
-        return range_in_bounds(residual, p, CHUNK_BYTES);
-#else
-        return true;
-#endif
     }
 };
 

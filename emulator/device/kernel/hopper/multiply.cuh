@@ -35,10 +35,14 @@ struct TileLayout {
     DEV u32 apart() const { return slices * GRANULE_BYTES; }
 };
 
-// All: registers never set would be kept from the kernel's start, on every path.
-DEV void clear(f32 (&sums)[SUMS]) {
+// All: registers never set would be kept from the kernel's start, on every path. And for those that a product of COLUMNS leaves
+// alone the compiler must not know that they hold the same: it would copy one to all others, behind the main loop.
+template <u32 COLUMNS> DEV void clear(f32 (&sums)[SUMS]) {
 #pragma unroll
-    for (u32 i = 0; i < SUMS; ++i) sums[i] = 0.0f;
+    for (u32 i = 0; i < SUMS; ++i) {
+        sums[i] = 0.0f;
+        if (i + 1 > COLUMNS / 2) pin(sums[i]);
+    }
 }
 
 // For operands that wgmma takes as they lie in memory.
@@ -53,7 +57,7 @@ DEV void multiply(f32 (&sums)[SUMS], const TileLayout& layout, u32 stages, Worke
     constexpr u32 A_STEP = (A_ACROSS ? STEP_DEPTH * LINE_BYTES : STEP_DEPTH * 2) >> 4;  // in 16 bytes
     constexpr u32 B_STEP = (B_ACROSS ? STEP_DEPTH * LINE_BYTES : STEP_DEPTH * 2) >> 4;
     using Product = Wgmma<T, COLUMNS, A_ACROSS, B_ACROSS>;
-    clear(sums);
+    clear<COLUMNS>(sums);
     Stage before{0, 0};
 #pragma unroll 1
     for (u32 i = 0; i < stages; ++i) {
@@ -86,7 +90,7 @@ DEV void multiply(f32 (&sums)[SUMS], const TileLayout& layout, u32 stages, Worke
 
 // For a warpgroup that has no part in a tile.
 DEV void pass_by(f32 (&sums)[SUMS], const TileLayout& layout, u32 stages, Workers& me) {
-    clear(sums);
+    clear<0>(sums);
 #pragma unroll 1
     for (; stages != 0; --stages) {
         Stage stage;

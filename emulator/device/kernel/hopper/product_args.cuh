@@ -3,6 +3,7 @@
 #ifdef HOPPER
 #include "decode.cuh"
 #include "gemm.cuh"
+#include "path_workers.cuh"
 
 // A CONV has output positions for rows, and no alpha, c and unit. Its epilogue is GEMM's, but for the places of its parts:
 // the operands come one earlier (there is no c), and the record one later (a WINDOW is in front).
@@ -37,4 +38,30 @@ struct ProductArgs {
         return GemmArgs::of(*reinterpret_cast<const Work*>(reinterpret_cast<const char*>(&work) + bytes));
     }
 };
+
+// The instruction at work, for what is rarely needed.
+DEV ProductArgs args_at_work() { return ProductArgs(Workers().work()); }
+
+// Whether accesses to its operands are in order. Only the checked build asks, and looks for the operand.
+DEV bool is_in_result(const char* p, u32 bytes) {
+#ifdef DLA_CHECKED
+    return range_in_bounds(args_at_work().out(), p, bytes);
+#else
+    return true;
+#endif
+}
+DEV bool is_in_bias(const char* p, u32 bytes) {
+#ifdef DLA_CHECKED
+    return range_in_bounds(args_at_work().bias(), p, bytes);
+#else
+    return true;
+#endif
+}
+DEV bool is_in_residual(const char* p, u32 bytes) {
+#ifdef DLA_CHECKED
+    return range_in_bounds(args_at_work().residual(), p, bytes);
+#else
+    return true;
+#endif
+}
 #endif

@@ -133,10 +133,15 @@ struct SplitQuad {
         if (!exists) return;
         to = r.to + static_cast<u64>(row) * r.pitch + (r.glu ? column : 2 * column);
         if (r.bias) {
-            const u32* const words = reinterpret_cast<const u32*>(r.bias + 2 * column);  // pairs are aligned
-            bias = make_uint2(words[0], words[1]);
+            const char* const p = r.bias + 2 * column;  // pairs are aligned
+            const u32* const words = reinterpret_cast<const u32*>(p);
+            if (is_in_bias(p, 8)) bias = make_uint2(words[0], words[1]);
         }
-        if (r.residual_first || r.residual_last) residual = *reinterpret_cast<const uint2*>(to + r.residual);
+        if (r.residual_first || r.residual_last) {
+            const char* const p = to + r.residual;
+            if (is_in_residual(p, 8)) residual = *reinterpret_cast<const uint2*>(p);
+        }
+        exists = is_in_result(to, r.glu ? 4 : 8);
     }
 
     // A lane has two neighbours in each of two rows, and gets the other two in one of them.

@@ -25,7 +25,6 @@ inline u32 load_relaxed(const u32* p) { return yielded(p, "a counter"); }
 inline void store_relaxed(u32* p, u32 v) { *p = v; ++progress_; }
 inline uint4 load_relaxed_16(const f32* p) { yield_("numbers"); return *reinterpret_cast<const uint4*>(p); }
 inline void store_relaxed_16(f32* p, uint4 v) { *reinterpret_cast<uint4*>(p) = v; ++progress_; }
-inline void store_release(u32* p, u32 v) { *p = v; ++progress_; }
 inline void count_relaxed(u32* p, u32 last) { *p = *p >= last ? 0 : *p + 1; ++progress_; }
 inline void add_release(u32* p, u32 v) { *p += v; ++progress_; }
 inline u32 fetch_add_acq_rel(u32* p, u32 v) { const u32 o = *p; *p += v; ++progress_; return o; }
