@@ -179,6 +179,7 @@ FLASH_SCHEDULE = Struct(
         ("k_map", "<u4", 1, "u32", ""),
         ("v_map", "<u4", 1, "u32", ""),
         ("flags", "<u4", 1, "u32", "FLASH_WIDE and so on"),
+        ("paired_heads", "<u4", 1, "u32", "whose tiles go in pairs of a heavy and a light one"),
     ),
 )
 STREAM_SCHEDULE = Struct(

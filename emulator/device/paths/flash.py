@@ -16,6 +16,8 @@ TILE = 128
 PANEL = 64
 """Columns that one swizzled row of 128 bytes has."""
 MOST_COLUMNS = 128
+CACHED_BYTES = 32 << 20
+"""Of keys and values that blocks may be at work on at a time, and find in the L2 cache of a Hopper GPU."""
 FAR = 1 << 30
 """Queries and keys that positions of 32 bits can tell apart."""
 FEW_QUERIES, FEW_DEPTH = 16, 512
@@ -40,7 +42,8 @@ def schedule(instruction: Instruction, context: Context) -> Schedule | None:
     if any(m is None for m in maps):
         return None
     flags = (FLASH_WIDE if columns > PANEL else 0) | (FLASH_F16 if q.dtype is DType.F16 else 0)
-    detail = (*(context.map_index(m) for m in maps if m is not None), flags)
+    paired = _paired_heads(q, v) if instruction.attributes.get("causal") else 0
+    detail = (*(context.map_index(m) for m in maps if m is not None), flags, paired)
     samples, heads, queries, _ = q.bounds
     return Schedule(PATH_FLASH, detail, f"{TILE} queries x {TILE} keys", samples * heads * math.ceil(queries / TILE))
 
@@ -56,6 +59,13 @@ def few_queries(instruction: Instruction, context: Context) -> Schedule | None:
     partials = context.target.blocks
     at = context.workspace(partials * PARTIAL_BYTES)
     return Schedule(PATH_GENERIC, (partials, at // 1024), "keys split over blocks")
+
+
+def _paired_heads(q: Descriptor, v: Descriptor) -> int:
+    """Heads that blocks are through with before they come to those whose keys and values all fit in the cache."""
+    heads = q.bounds[0] * q.bounds[1]
+    of_keys = v.bounds[0] * v.bounds[1] * v.bounds[2] * (q.bounds[3] + v.bounds[3]) * q.dtype.itemsize
+    return heads - max(1, min(heads, heads * CACHED_BYTES // of_keys))
 
 
 def _operands(instruction: Instruction) -> tuple[Descriptor, Descriptor, Descriptor, Descriptor]:

@@ -9,7 +9,7 @@ from dla.assembler import assemble
 from dla.emulator.compare import compare
 from dla.emulator.device.layout import FLASH_F16, FLASH_WIDE, PATH_FLASH, PATH_GENERIC
 from dla.emulator.device.machine import DeviceMachine
-from dla.emulator.device.paths import Context, Schedule, Target, schedule
+from dla.emulator.device.paths import Context, Schedule, Target, flash, schedule
 from dla.emulator.result import Result
 from dla.isa.descriptor import Segment
 from dla.isa.program import Program
@@ -189,6 +189,21 @@ def test_results_on_the_emulated_device(name, hopper):
     given = tensors(program, sizes, np.random.default_rng(7))
     outputs = CpuSession(program, hopper=hopper, seed=1).run(given).outputs
     result = Result(outputs, {}, {}, "cpu", 0.0)
+    assert [c for c in compare(program, given, result) if not c.ok] == []
+
+
+@pytest.mark.skipif(cpu_machine.COMPILER is None, reason="no g++, which compiles the kernel for the CPU")
+@pytest.mark.parametrize(
+    ("queries", "heads", "cached"), [(500, 5, 0), (600, 5, 0), (600, 5, 2), (300, 5, 1), (600, 4, 1), (300, 3, 2)]
+)
+def test_tiles_in_pairs_and_the_rest_are_all_tiles(monkeypatch, queries, heads, cached):
+    """Where keys do not fit in the cache, tiles of the first heads go in pairs; the last round of these is not full."""
+    program = attention("causal position=0", **kv("bf16", 1, heads, heads, queries, 20, 64))
+    monkeypatch.setattr(flash, "CACHED_BYTES", cached * 20 * 128 * 2)
+    session = CpuSession(program, hopper=True, seed=2)
+    assert session.plan.schedules[0].detail[4] == heads - max(1, cached)
+    given = tensors(program, {}, np.random.default_rng(9))
+    result = Result(session.run(given).outputs, {}, {}, "cpu", 0.0)
     assert [c for c in compare(program, given, result) if not c.ok] == []
 
 

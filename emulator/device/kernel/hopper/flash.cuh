@@ -358,7 +358,10 @@ template <class T, u32 WIDTH> struct FlashAttention {
 struct HopperFlash {
     static DEV const FlashSchedule& schedule(const Work& w) { return *reinterpret_cast<const FlashSchedule*>(w.detail); }
 
-    static DEV u32 tiles(const Work& w) { return FlashTiles(AttentionArgs::of(w)).items; }
+    static DEV u32 tiles(const Work& w) {
+        const FlashTiles all(w);
+        return all.down * all.heads;
+    }
 
     static DEV void load(const Work& w, Loader& loader) {
         const AttentionArgs& args = AttentionArgs::of(w);

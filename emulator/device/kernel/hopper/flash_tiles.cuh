@@ -20,24 +20,19 @@ struct FlashTile {
 
 // Without a causal mask all tiles cost the same, and tiles of one head follow one another: they share its keys in the L2
 // cache. Under one, the last queries have most keys. Where the keys of all heads fit in the cache, the heaviest tiles of all
-// heads go first, and the blocks take them back and forth, so that each gets its share of heavy ones. Where they do not, an
-// item is a heavy and a light tile of the same head, and all items cost the same.
+// heads go first, and the blocks take them back and forth, so that each gets its share of heavy ones. Where they do not, the
+// tiles of the first heads go in pairs, a heavy and a light one of the same head, all of which cost the same; the heads behind
+// them, whose keys do fit, go as above, so that blocks end at the same time.
 struct FlashTiles {
-    static constexpr u64 CACHED_BYTES = 32 << 20;  // of keys and values
-    u32 down, heads, per_head, items;              // tiles of a head; heads of all samples; items of a head, and of all
-    bool paired, sorted;
+    u32 down, heads;    // tiles of a head; heads of all samples
+    u32 paired, pairs;  // of these, how many go in pairs of tiles; and the pairs of each
 
-    DEV explicit FlashTiles(const AttentionArgs& args) {
-        const Tensor& q = args.q();
-        const Tensor& v = args.v();
-        const u32 samples = q.dims[0], columns = q.dims[3] + v.dims[3];
+    DEV explicit FlashTiles(const Work& w) {
+        const Tensor& q = AttentionArgs::of(w).q();
         down = (q.dims[2] + FLASH_QUERIES - 1) / FLASH_QUERIES;
-        heads = samples * q.dims[1];
-        const u64 bytes = static_cast<u64>(samples * v.dims[1]) * v.dims[2] * columns * 2;
-        paired = args.causal() && bytes > CACHED_BYTES;
-        sorted = args.causal() && !paired;
-        per_head = paired ? (down + 1) / 2 : down;
-        items = heads * per_head;
+        heads = q.dims[0] * q.dims[1];
+        paired = min(reinterpret_cast<const FlashSchedule*>(w.detail)->paired_heads, heads - 1);  // it was planned for the bounds
+        pairs = (down + 1) / 2;
     }
 };
 
@@ -49,32 +44,35 @@ struct FlashWalk {
     // Which queries are next; not yet which keys they see. It takes as little as possible: a short instruction waits for it.
     DEV bool next(FlashTile& t) {
         const AttentionArgs& args = AttentionArgs::of(work);
-        const FlashTiles tiles(args);
+        const FlashTiles tiles(work);
+        const u32 own = work.first_tile, pairs = tiles.paired * tiles.pairs;
+        const u32 rounds = pairs == 0 ? 0 : pairs / gridDim.x, own_pairs = rounds + (own < pairs - rounds * gridDim.x ? 1 : 0);
+        u32 head, tile;
         for (;; ++step) {
-            const u32 round = tiles.paired ? step / 2 : step;
-            if (round * gridDim.x >= tiles.items) return false;
-            const u32 place = tiles.sorted && round % 2 != 0 ? gridDim.x - 1 - work.first_tile : work.first_tile;
-            const u32 item = round * gridDim.x + place;
-            if (item >= tiles.items) continue;
-            u32 head, tile;
-            if (tiles.sorted) {
-                const u32 lighter = item < tiles.heads ? 0 : item / tiles.heads;
-                tile = tiles.down - 1 - lighter;
-                head = item - lighter * tiles.heads;
-            } else {
-                head = tiles.per_head == 1 ? item : item / tiles.per_head;
-                tile = item - head * tiles.per_head;
+            if (step < 2 * own_pairs) {
+                const u32 pair = step / 2 * gridDim.x + own;
+                head = pair / tiles.pairs;
+                tile = pair - head * tiles.pairs;
                 const u32 other = tiles.down - 1 - tile;
-                if (tiles.paired && step % 2 != 0 && tile == other) continue;  // the one in the middle has no partner
-                if (tiles.paired && step % 2 == 0) tile = other;
+                if (step % 2 != 0 && tile == other) continue;  // the one in the middle has no partner
+                if (step % 2 == 0) tile = other;
+            } else {
+                const u32 round = step - own_pairs, first = tiles.paired;
+                const bool causal = args.causal(), back = causal && (round - rounds) % 2 != 0;
+                const u32 item = round * gridDim.x + (back ? gridDim.x - 1 - own : own) - pairs;
+                const u32 line = causal ? tiles.heads - first : tiles.down, across = item < line ? 0 : item / line;
+                if (across >= (causal ? tiles.down : tiles.heads)) return false;
+                tile = causal ? tiles.down - 1 - across : item - across * line;
+                head = causal ? first + item - across * line : across;
             }
-            step += 1;
-            t.query = tile * FLASH_QUERIES;
-            const u32 heads = args.q().dims[1];
-            t.sample = head < heads ? 0 : head / heads;
-            t.head = head - t.sample * heads;
-            return true;
+            break;
         }
+        step += 1;
+        t.query = tile * FLASH_QUERIES;
+        const u32 heads = args.q().dims[1];
+        t.sample = head < heads ? 0 : head / heads;
+        t.head = head - t.sample * heads;
+        return true;
     }
 };
 #endif
