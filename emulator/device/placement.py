@@ -5,8 +5,9 @@ ended: those that do not depend on each other (q, k and v; branches) have blocks
 chain finds blocks that have had time to load its weights. Of everything else, the first instruction that waits for
 another takes over its place, since what a block's own workers did needs no counter: a chain of single tiles stays on
 one block. What waits for a product that all blocks had a part in would wait for all of them anywhere; it goes to the
-first blocks, always the same, so that they still have its code in their caches. The others begin behind what goes on at
-the same time.
+first blocks, always the same, and such a product begins where the first block is one of those with fewer of its tiles,
+so that its workers are ready for what follows when the last block is done. The others begin behind what goes on at the
+same time.
 """
 
 from __future__ import annotations
@@ -51,6 +52,8 @@ def first_blocks(before: Sequence[Sequence[int]], shares: Sequence[Share | None]
         left = next((j for j in reversed(earlier) if j not in taken_over), None)
         if share.ahead:
             places[index] = -(-max([turn, *beside]) // share.together) * share.together
+            if share.together == 1:
+                places[index] = _sparing_the_first(places[index], share.tiles, blocks)
             turn = places[index] + share.tiles
             if share.tiles >= blocks:
                 everywhere.add(index)
@@ -64,3 +67,11 @@ def first_blocks(before: Sequence[Sequence[int]], shares: Sequence[Share | None]
             places[index] = max(beside, default=turn)
         ends[index] = places[index] + share.tiles
     return [place % blocks for place in places]
+
+
+def _sparing_the_first(place: int, tiles: int, blocks: int) -> int:
+    """`place`, or the next one from which the first block gets no more of so many tiles than any other."""
+    more = tiles % blocks
+    if tiles < blocks or more == 0 or 1 <= place % blocks <= blocks - more:
+        return place
+    return place + (1 - place) % blocks

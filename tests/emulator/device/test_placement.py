@@ -59,7 +59,18 @@ def test_what_follows_a_product_takes_its_place():
     """Or, where all blocks had a part in it, the first blocks, unless it has something for all of them itself."""
     shares = [Share(18, ahead=True), Share(4), Share(140, ahead=True), Share(1), Share(1), Share(BLOCKS, ahead=True)]
     assert first_blocks([[], [0], [1], [2], [3], [4]], shares, BLOCKS) == [0, 0, 18, 0, 0, 26]
-    assert first_blocks([[], [0]], [Share(140, ahead=True), Share(BLOCKS)], BLOCKS) == [0, 8]
+    assert first_blocks([[], [0]], [Share(140, ahead=True), Share(BLOCKS)], BLOCKS) == [1, 9]
+
+
+def test_the_first_block_has_fewer_tiles_of_a_product_on_all_blocks():
+    """What waits for such a product goes there."""
+    many = Share(256, ahead=True)  # 8 blocks have one tile, the others two
+    places = first_blocks([[], [0], [1], [2]], [many, Share(1), many, Share(1)], BLOCKS)
+    assert places == [1, 0, 1, 0]
+    for place in (places[0], places[2]):
+        assert (0 - place) % BLOCKS >= 256 - BLOCKS
+    # Where a pair of blocks works together, it begins with its first one.
+    assert first_blocks([[]], [Share(256, ahead=True, together=2)], BLOCKS) == [0]
 
 
 def test_a_product_beside_something_else_begins_behind_it():
