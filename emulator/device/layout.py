@@ -165,11 +165,18 @@ PRODUCT_SCHEDULE = Struct(
         ("slices", "<u4", 1, "u32", "of 64 of the depth, in a stage"),
         ("stages", "<u4", 1, "u32", "that the whole depth takes"),
         ("splits", "<u4", 1, "u32", "parts of the depth, of different blocks"),
-        ("band", "<u4", 1, "u32", "rows of tiles that are done together"),
-        ("axes", "<u4", 1, "u32", "4 bits each: first axes of the three groups of batches, and of the rows"),
-        ("held", "<u4", 1, "u32", "a bit for each operand (a, b) and group: it has no such axis"),
+        (
+            "axes",
+            "<u4",
+            1,
+            "u32",
+            "4 bits each: first axes of three groups of batches, and of the rows; a bit each: a, b have no such group",
+        ),
         ("scratch", "<u4", 1, "u32", "granules for a tile's sums where the portable epilogue finishes it, else 0"),
         ("sums", "<u4", 1, "u32", "where partial sums are in the workspace, in 1024 bytes"),
+        ("rows", "<u4", 1, "u32", "of the result at its present dims, in a batch: the kernel's"),
+        ("batches", "<u4", 1, "u32", "likewise"),
+        ("what", "<u4", 1, "u32", "that happens to results stored in lines (hopper/finish_lines.cuh): the kernel's"),
     ),
 )
 FLASH_SCHEDULE = Struct(

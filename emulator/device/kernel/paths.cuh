@@ -18,7 +18,16 @@ DEV u32 scratch_granules(const Work& w) {
 
 // Lets the handler of `w` choose its way and keep what it measured for it; the tiles and the scratch memory depend on it.
 DEV void prepare_path(Work& w, u32 lane) {
-    if (lane == 0 && w.path == PATH_GENERIC) prepare_of(w);
+    if (lane == 0) {
+        switch (w.path) {
+            case PATH_GENERIC: prepare_of(w); break;
+#ifdef HOPPER
+            case PATH_GEMM:
+            case PATH_CONV: HopperGemm::prepare(w); break;
+#endif
+            default: break;
+        }
+    }
     __syncwarp();
 }
 

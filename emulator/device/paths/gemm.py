@@ -70,11 +70,10 @@ def product_schedule(
         "slices": parts.slices,
         "stages": parts.stages,
         "splits": splits,
-        "band": 1024 // choice.pair[0],
-        "axes": parts.axes,
-        "held": parts.held,
+        "axes": parts.axes | parts.held << 4 * (GROUPS + 1),
         "scratch": 0 if parts.fast and not exact else tile.scratch_granules,
         "sums": sums // 1024,
+        **dict.fromkeys(("rows", "batches", "what"), 0),
     }
     arithmetic, finish = "multiply-add" if exact else "wgmma", "" if parts.fast else ", portable epilogue"
     split = f", depth in {splits}" if splits > 1 else ""

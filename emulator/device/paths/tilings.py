@@ -189,7 +189,14 @@ def offers(
         if splits == 1 or (splits <= most and choice.tiles(rows, columns, batches) * splits <= blocks)
     ]
     offered = [Offer(choice, clocks(choice, rows, columns, batches, blocks, depth, costs)) for choice in choices]
-    return tuple(sorted(offered, key=lambda o: (o.clocks, o.choice.brought("a") + o.choice.brought("b"))))
+
+
+    def order(offer: Offer[Choice]) -> tuple[float, int, int]:
+        choice = offer.choice
+        # Where the rest is equal, warpgroups side by side were quicker: 20.8 us, not 22.8, for 512 -> 512@7 3x3, n = 32.
+        return offer.clocks, choice.brought("a") + choice.brought("b"), choice.tile.rows
+
+    return tuple(sorted(offered, key=order))
 
 
 def is_exact(instruction: Instruction, dtype: DType) -> bool:

@@ -22,8 +22,9 @@ struct Lines {
     static constexpr u32 BIAS = 1u << 29, PIECES_AT = 30;  // 2 bits: 0, 1, 2 or 4 pieces
     static constexpr u32 RESIDUAL = RESIDUAL_FIRST | RESIDUAL_LAST;
 
-    DEV static u32 what_of(const ProductArgs& args, u32 rows, u32 columns, u32 pieces) {
-        u32 what = PRESENT | min(pieces, 3) << PIECES_AT | min(rows, PIECE_ROWS) << ROWS_AT | min(columns, MAX_COLUMNS) << COLUMNS_AT;
+    // What happens to all of a result, and how much there is of a part of it.
+    DEV static u32 what_of(const ProductArgs& args, bool in_chunks) {
+        u32 what = PRESENT | (in_chunks ? 0 : ANYWHERE);
         if (args.alpha() != 1.0f) what |= SCALED;
         if (args.out().dtype == DTYPE_F16) what |= HALF;
         if (args.is_glu()) return what | GLU | args.unit();
@@ -35,6 +36,9 @@ struct Lines {
             if (step == STEP_ACT) what |= args.act();
         }
         return what;
+    }
+    DEV static u32 size_of(u32 rows, u32 columns, u32 pieces) {
+        return min(pieces, 3) << PIECES_AT | min(rows, PIECE_ROWS) << ROWS_AT | min(columns, MAX_COLUMNS) << COLUMNS_AT;
     }
     // Anew: an answer that waits for its use behind a piece takes one of seven predicates.
     DEV bool has(u32 flags) const { return (anew(what) & flags) != 0; }

@@ -25,18 +25,17 @@ struct HopperProducts {
         for (u32 k = begin; k < end; ++k) n *= work.operands[0].dims[k];
         return n;
     }
-    DEV ProductTiles tiles() const {
-        const ProductArgs args(work);
-        const u32 last = args.out().rank - 1u;
-        return ProductTiles(extent(axis(3), last), args.columns(), extent(0, axis(3)), schedule());
-    }
+    DEV ProductTiles tiles() const { return ProductTiles(schedule().rows, ProductArgs(work).columns(), schedule().batches, schedule()); }
+    // What does not change from tile to tile, worked out once: for most programs when they are loaded (dla_prepare).
+    static DEV void prepare(Work& w);
+
     // The coordinates that batch `batch` has in the map of operand 0 (a) or 1 (b), innermost first: 0 for a group that the
     // operand has once.
     DEV void coordinates(u32 batch, u32 operand, i32 (&c)[3]) const {
 #pragma unroll
         for (i32 g = 2; g >= 0; --g) {
             const u32 size = extent(axis(g), axis(g + 1)), rest = batch / size;
-            c[2 - g] = schedule().held >> (operand * 3 + g) & 1 ? 0 : batch - rest * size;
+            c[2 - g] = schedule().axes >> (4 * 4 + operand * 3 + g) & 1 ? 0 : batch - rest * size;
             batch = rest;
         }
     }
@@ -90,16 +89,17 @@ template <bool BATCHES> struct OperandLoader {
     const void* map;
     u32 offset;                             // bytes from a stage's start to where the copies go
     u32 boxes, box_bytes;
+    u32 skipped;                            // rows of the operand in front of the half that this block brings
     bool halved;
     i32 inner, outer, last;                 // coordinates in the map: the first two, and the last one
     i32 inner_step, outer_step, last_step;  // from stage to stage
     i32 batch[3];
 
-    // For operand 0 (a) or 1 (b) of `item`.
-    DEV OperandLoader(const HopperProducts& p, u32 operand, const ProductItem& item) : batch{0, 0, 0} {
+    // For operand 0 (a) or 1 (b) of all tiles.
+    DEV OperandLoader(const HopperProducts& p, u32 operand) : skipped(0), batch{0, 0, 0} {
         const bool right = operand == 1, across = p.has(right ? B_ACROSS : A_ACROSS), whole = p.has(right ? B_WHOLE : A_WHOLE);
-        const i32 slices = p.schedule().slices, line = p.line(), depth = item.first_stage * slices * line;
-        u32 bytes = right ? p.right_bytes() : p.left_bytes(), row = right ? item.column : item.row;
+        const i32 slices = p.schedule().slices, line = p.line();
+        u32 bytes = right ? p.right_bytes() : p.left_bytes();
         map = p.map(right ? p.schedule().b_map : p.schedule().a_map);
         offset = right ? p.left_bytes() : 0;
         halved = p.has(right ? B_SHARED : A_SHARED);
@@ -107,18 +107,23 @@ template <bool BATCHES> struct OperandLoader {
             bytes /= 2;
             const u32 mine = blockIdx.x % PAIR * bytes;
             offset += mine;
-            row += mine / (LINE_BYTES * slices);
+            skipped = mine / (LINE_BYTES * slices);
         }
         boxes = whole ? 1 : across ? bytes / (LINE_BYTES * line * slices) : slices;
         box_bytes = bytes / boxes;
-        if (BATCHES) p.coordinates(item.batch, operand, batch);
-        inner = across ? row : depth;
-        outer = across ? depth : row;
-        last = whole ? ProductTiles::divide_up(inner, line) : batch[2];
-        if (whole) inner = 0;
         inner_step = across || whole ? 0 : slices * line;
         outer_step = across ? slices * line : 0;
         last_step = across || !whole ? 0 : slices;
+    }
+    // To the first stage of `item`.
+    DEV void begin(const HopperProducts& p, u32 operand, const ProductItem& item) {
+        const bool right = operand == 1, across = p.has(right ? B_ACROSS : A_ACROSS), whole = p.has(right ? B_WHOLE : A_WHOLE);
+        const i32 depth = item.first_stage * p.schedule().slices * p.line(), row = (right ? item.column : item.row) + skipped;
+        if (BATCHES) p.coordinates(item.batch, operand, batch);
+        inner = across ? row : depth;
+        outer = across ? depth : row;
+        last = whole ? ProductTiles::divide_up(inner, p.line()) : batch[2];
+        if (whole) inner = 0;
     }
     // For one stage; then goes to the next.
     DEV void load(const HopperProducts& p, u32 stage, u64* full) {
@@ -160,13 +165,23 @@ struct WarpPart {
 
 // Where the warp's part of a tile goes, and what happens to it before: all that is needed once the sums are there.
 DEV Lines lines_of(const HopperProducts& p, const ProductTiles& tiles, const ProductItem& at, const WarpPart& part) {
-    const ProductArgs args(p.work);
-    const Tensor& out = args.out();
-    const u32 halves = args.is_glu(), pitch = p.schedule().pitch;  // the result of glu has half the columns of the sums
+    const Tensor& out = p.work.operands[0];
+    const u32 what = p.schedule().what, pitch = p.schedule().pitch;
+    const u32 halves = what & Lines::GLU ? 1 : 0;  // the result of glu has half the columns of the sums
     char* to = p.has(BATCHED) ? element(out, row_offset(out, at.batch * tiles.rows + part.row)) : out.data + static_cast<u64>(part.row) * pitch;
     const u32 rows = tiles.rows - min(tiles.rows, part.row), columns = (tiles.columns - min(tiles.columns, part.column)) >> halves;
-    const u32 what = Lines::what_of(args, rows, columns, part.width / PIECE_COLUMNS);
-    return Lines{to + (part.column >> halves) * 2, pitch, p.has(OUT_IN_CHUNKS) ? what : what | Lines::ANYWHERE};
+    return Lines{to + (part.column >> halves) * 2, pitch, what | Lines::size_of(rows, columns, part.width / PIECE_COLUMNS)};
+}
+
+DEV void HopperProducts::prepare(Work& w) {
+    const HopperProducts p(w);
+    const ProductArgs args(w);
+    ProductSchedule& s = *reinterpret_cast<ProductSchedule*>(w.detail);
+    s.rows = p.extent(p.axis(3), args.out().rank - 1u);
+    s.batches = p.extent(0, p.axis(3));
+    s.what = p.has(OUT_IN_LINES) ? Lines::what_of(args, p.has(OUT_IN_CHUNKS)) : 0;
+    // Whether bias is the first to meet the sums: then it is fetched before the main loop, and added before the steps.
+    if (args.steps(0) != STEP_BIAS || args.alpha() != 1.0f || args.has_c() || args.is_glu()) s.flags &= ~BIAS_EARLY;
 }
 
 // Where the warp's part of the tile at work lies, for HopperGemm::finish_piece.
@@ -232,6 +247,7 @@ template <class Put> DEV void finish_in_scratch(Workers& me, Put put) {
 struct HopperGemm {
     static DEV bool in_pairs(const Work& w) { return HopperProducts(w).in_pairs(); }
 
+    static DEV_CALL void prepare(Work& w) { HopperProducts::prepare(w); }
     static DEV_CALL u32 tiles(const Work& w) { return HopperProducts(w).tiles().items(); }
 
     static DEV void load(const Work& w, Loader& loader) {
@@ -276,7 +292,7 @@ struct HopperGemm {
             return;
         }
         if (args.has_c()) combine_piece(v, args.c(), at, false, args.beta());
-        finish_steps(v, args, at, bias_first(p) ? 1 : 0);
+        finish_steps(v, args, at, p.has(BIAS_EARLY) ? 1 : 0);
         if (args.out().dtype == DTYPE_F32) store_piece_32(v, args.out(), at);
         else store_piece_16(v, args.out(), at, me.staging(), lane);
     }
@@ -289,23 +305,27 @@ struct HopperGemm {
     template <bool BATCHES> static DEV void load_items(const HopperProducts& p, Loader& loader) {
         prefetch_map(p.map(p.schedule().a_map));
         prefetch_map(p.map(p.schedule().b_map));
+        OperandLoader<BATCHES> a(p, 0), b(p, 1);
 #pragma unroll 1
         for (u32 item = p.work.first_tile; item < p.work.tiles; item += gridDim.x) {
-            if (!load_item<BATCHES>(p, p.tiles().at(item), loader, item != p.work.first_tile)) return;
+            const ProductItem at = p.tiles().at(item);
+            a.begin(p, 0, at);
+            b.begin(p, 1, at);
+            if (!load_item(p, at.stages, a, b, loader, item != p.work.first_tile)) return;
         }
         if (p.in_pairs()) loader.wait_full();
     }
 
     // False if the run is over.
-    template <bool BATCHES> static DEV bool load_item(const HopperProducts& p, const ProductItem& item, Loader& loader, bool ready) {
-        OperandLoader<BATCHES> a(p, 0, item), b(p, 1, item);
+    template <bool BATCHES>
+    static DEV bool load_item(const HopperProducts& p, u32 stages, OperandLoader<BATCHES>& a, OperandLoader<BATCHES>& b, Loader& loader, bool ready) {
         const u32 granules = p.granules(), bytes = granules * GRANULE_BYTES;
         if (!ready && !p.has(B_CONSTANT)) {
             loader.wait_ready();
             ready = true;
         }
         const bool filled = loader.fill_ahead(
-            item.stages, granules, bytes, ready, [&](u32 stage, u64* full) { b.load(p, stage, full); },
+            stages, granules, bytes, ready, [&](u32 stage, u64* full) { b.load(p, stage, full); },
             [&](u32 stage, u64* full) { a.load(p, stage, full); });
         Stage scratch;
         return filled && (p.schedule().scratch == 0 || loader.claim(scratch, p.schedule().scratch, 0));
@@ -322,7 +342,7 @@ struct HopperGemm {
         const TileLayout layout = p.layout(warp / 4);
         if (!(flags & OUT_IN_LINES)) keep_place(tiles, at, part);
         else if (tiles.splits == 1) lines_of(p, tiles, at, part).keep();
-        const bool biased = bias_first(p);
+        const bool biased = (flags & BIAS_EARLY) != 0;
         if (Kept::place().tile == p.work.first_tile && !me.wait_ready()) return false;
         if (biased) bias.fetch(ProductArgs(p.work).bias(), part.column, tiles.columns, me.lane());
         if (flags & FLOATS) {
@@ -371,7 +391,7 @@ struct HopperGemm {
         }
         const HopperProducts p(me.work());
         const u32 pieces = WarpPart::width_of(p, me.warp()) / PIECE_COLUMNS;
-        const bool biased = bias_first(p);
+        const bool biased = p.has(BIAS_EARLY);
 #pragma unroll
         for (u32 i = 0; i < SUMS / PIECE_SUMS; ++i) {
             if (i == pieces) break;
@@ -404,12 +424,6 @@ struct HopperGemm {
                                  tiles.columns - min(tiles.columns, at.column));
         Split::kept(warp) = Split{tile, result};
         return Lines{reinterpret_cast<char*>(tile.group(at.split, warp * count, 0)), count, Lines::PRESENT | Lines::SPLIT};
-    }
-
-    // Whether bias is the first to meet the sums: then it is fetched before the main loop, and added before the steps.
-    static DEV bool bias_first(const HopperProducts& p) {
-        const ProductArgs args(p.work);
-        return p.has(BIAS_EARLY) && args.steps(0) == STEP_BIAS && args.alpha() == 1.0f && !args.has_c() && !args.is_glu();
     }
 
     // Writes a warp's sums to shared memory.

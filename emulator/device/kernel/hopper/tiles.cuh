@@ -12,7 +12,9 @@ struct ProductItem {
     u32 first_stage, stages;  // of the depth
 };
 
-// All tiles of `batches` products of rows x columns. Tiles go in bands of some rows of tiles, down before across, so that
+constexpr u32 BAND_ROWS = 1024;
+
+// All tiles of `batches` products of rows x columns. Tiles go in bands of BAND_ROWS, down before across, so that
 // those that run at the same time share both operands in the L2 cache.
 struct ProductTiles {
     u32 rows, columns, batches;       // of the result, at present (columns: of the sums)
@@ -26,10 +28,12 @@ struct ProductTiles {
           pair_rows(s.flags & B_SHARED ? 2 * s.tile_rows : s.tile_rows),
           pair_columns(s.flags & A_SHARED ? 2 * s.tile_columns : s.tile_columns),
           down(divide_up(r, pair_rows)), across(divide_up(c, pair_columns)),
-          stages(s.stages), splits(s.splits), band(s.band) {}
+          stages(s.stages), splits(s.splits), band(divide_up(BAND_ROWS, pair_rows)) {}
 
     // Division by a power of two.
     DEV static u32 divide_up(u32 n, u32 by) { return (n + by - 1) >> (31 - __clz(by)); }
+    // By any number: most are powers of two, which saves a division of some twenty instructions.
+    DEV static u32 divide(u32 n, u32 by) { return (by & (by - 1)) == 0 ? n >> (31 - __clz(by)) : n / by; }
 
     DEV bool in_pairs() const { return pair_rows != tile_rows || pair_columns != tile_columns; }
     DEV u32 items() const { return down * across * batches * splits << in_pairs(); }
@@ -51,10 +55,10 @@ struct ProductTiles {
             p.batch = place / (down * across);
             place -= p.batch * (down * across);
         }
-        const u32 first = down <= band ? 0 : place / (band * across) * band;  // row of tiles that the band begins with
+        const u32 first = down <= band ? 0 : divide(place, band * across) * band;  // row of tiles that the band begins with
         const u32 height = min(band, down - first);
         place -= first * across;
-        p.column = place / height;
+        p.column = divide(place, height);
         p.row = (first + place - p.column * height) * pair_rows;
         p.column *= pair_columns;
         if (in_pairs()) {
