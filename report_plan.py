@@ -64,7 +64,7 @@ def planned(program: Program, blocks: int, *, hopper: bool, choices: Choices | N
     from dla.isa.descriptor import Segment
 
     made = plan.build(program, {s: s.value << 40 for s in Segment}, Target(blocks, hopper=hopper), choices)
-    before = conflicts(program)
+    before = conflicts(made.executed)
     steps = []
     for index, instruction in enumerate(program.instructions):
         if not instruction.row.operands:
@@ -72,9 +72,12 @@ def planned(program: Program, blocks: int, *, hopper: bool, choices: Choices | N
         chosen, waits = made.schedules[index], made.waits[index]
         needed = None if waits[1] == WAIT_FOR_ALL else tuple(int(i) for i in before[index])
         seconds = chosen.decision.seconds if chosen.decision else None
+        path, how = PATHS[chosen.path], chosen.summary
+        if index in made.fused:
+            path, how = "fused", "done by " + " ".join(map(str, made.fused[index]))
         steps.append(
             Step(
-                index, instruction.name, _result(instruction), PATHS[chosen.path], chosen.summary,
+                index, instruction.name, _result(instruction), path, how,
                 None if seconds is None else seconds * 1e6, chosen.decision is not None and seconds is None,
                 needed, int(waits[3]),
             )

@@ -28,6 +28,9 @@ OUT_IN_LINES, A_WHOLE, B_WHOLE, A_SHARED, B_SHARED = (1 << i for i in range(6, 1
 FLOATS, EXACT, BY_PIECES, OUT_IN_CHUNKS = (1 << i for i in range(11, 15))
 PAIR = 2
 FLASH_WIDE, FLASH_F16 = 1, 2
+NORM_ROWS, NORM_CENTRED, NORM_GAIN, NORM_BIAS, BIAS_FIRST, NORM_OF_ONE = (1 << i for i in range(6))
+STREAM_NORM_ELEMENTS = 4096
+CHANNELS_SLOT = MAX_OPERANDS - 1
 WAIT_FOR_ALL = 0xFFFFFFFF
 CONTROLLER_ONLY = 0x100
 CONTROLLER_WARPS = 4
@@ -71,6 +74,14 @@ CONSTANTS: dict[str, tuple[int, str]] = {
     "B_SHARED": (B_SHARED, "the blocks of a pair have tiles one below the other, and share b"),
     "FLASH_WIDE": (FLASH_WIDE, "flags of a FlashSchedule: more than 64 columns of q, k or v"),
     "FLASH_F16": (FLASH_F16, "f16, else bf16"),
+    "NORM_ROWS": (NORM_ROWS, "flags of a StreamSchedule's norm: rows of a are those of a NORM's x,"),
+    "NORM_CENTRED": (NORM_CENTRED, "of a NORM.layer,"),
+    "NORM_GAIN": (NORM_GAIN, "with a gain"),
+    "NORM_BIAS": (NORM_BIAS, "and a bias,"),
+    "BIAS_FIRST": (BIAS_FIRST, "which is the first of the channels; else the gain is"),
+    "NORM_OF_ONE": (NORM_OF_ONE, "of one row, in which no thread has more than a vector"),
+    "STREAM_NORM_ELEMENTS": (STREAM_NORM_ELEMENTS, "of the rows that a streamed product may normalise"),
+    "CHANNELS_SLOT": (CHANNELS_SLOT, "operand of such a product that is no operand of GEMM: gain and bias, a row each"),
     "WARP": (WARP, "threads of a warp"),
     "CONTROLLER_WARPS": (CONTROLLER_WARPS, "a whole warpgroup, so that registers can move between roles"),
     "WORKER_WARPS": (WORKER_WARPS, "warps that execute tiles"),
@@ -207,6 +218,8 @@ STREAM_SCHEDULE = Struct(
         ),
         ("pitch", "<u4", 1, "u32", "bytes between the places that a register moves b to: columns if packed; else 0"),
         ("base", "<u4", 2, "u32", "address of the map, low half first"),
+        ("norm", "<u4", 1, "u32", "NORM_ROWS and so on; 0: a is multiplied as it is"),
+        ("eps", "<f4", 1, "f32", "of the NORM"),
     ),
 )
 REPORT = Struct(

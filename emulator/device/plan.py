@@ -17,6 +17,7 @@ import numpy as np
 from dla.emulator.conflicts import conflicts
 from dla.emulator.device.generate import worker_rows
 from dla.emulator.device.layout import (
+    CHANNELS_SLOT,
     CONTROLLER_ONLY,
     COUNTERS,
     IMAGE_HEADER,
@@ -25,7 +26,7 @@ from dla.emulator.device.layout import (
     TENSOR,
     WAIT_FOR_ALL,
 )
-from dla.emulator.device.paths import GENERIC, Choices, Context, Schedule, Target, schedule
+from dla.emulator.device.paths import GENERIC, Choices, Context, Schedule, Target, fusion, schedule
 from dla.emulator.device.paths.tensor_map import AnyMap
 from dla.emulator.device.placement import Share, first_blocks
 from dla.isa import shapes
@@ -50,6 +51,8 @@ _PIECE = 16
 class Plan:
     """What the kernel is given; layout.py's LAUNCH and IMAGE_HEADER say what each part means."""
 
+    executed: Program  # what the blocks execute: normalisations that products do are NOPs
+    fused: Mapping[int, Sequence[int]]  # the products that do a NORM, by its index
     images: Array  # u8 [n]
     image_places: Array  # u32 [instructions + IMAGES_AHEAD, 2]: begin and length, in 16 bytes
     maps: tuple[AnyMap, ...]
@@ -81,6 +84,10 @@ class _Tables:
     targets: dict[Any, tuple[tuple[Dim, ...] | None, ...]] = field(default_factory=dict)
     probes: list[int] = field(default_factory=list)
 
+    def slot(self, descriptor: Descriptor, target: tuple[Dim, ...]) -> int:
+        """The entry of an operand that has, or broadcasts to, the dims `target`."""
+        return self.operands.setdefault((descriptor, target), len(self.operands) + 1)
+
 
 def build(program: Program, bases: Mapping[Segment, int], target: Target, choices: Choices | None = None) -> Plan:
     """The plan of a verified `program` whose segments lie at device addresses `bases`.
@@ -91,11 +98,16 @@ def build(program: Program, bases: Mapping[Segment, int], target: Target, choice
     tables = _Tables()
     reach = Reach(program)
     context = Context(target, bases, reach, choices, _written(program, reach))
+    fused = fusion.find(program, context)
+    program = fused.program
     before = conflicts(program)
     waits, wait_lists = _waits(program, before)
     slots = [_operand_slots(i, tables) if i.row.operands else () for i in program.instructions]
+    schedules = [schedule(i, context) if i.row.operands else GENERIC for i in program.instructions]
+    for index, norm in fused.norms.items():
+        schedules[index] = norm.added_to(schedules[index])
+        slots[index] += (0,) * (CHANNELS_SLOT - len(slots[index])) + (_channels_slot(norm.channels, tables),)
     operands = _operands(tables, reach, bases)
-    schedules = tuple(schedule(i, context) if i.row.operands else GENERIC for i in program.instructions)
     shares = [_share(*pair, target.blocks) for pair in zip(program.instructions, schedules, strict=True)]
     waits[:, 3] = first_blocks(before, shares, target.blocks)
     headers = _headers(program, tables, schedules, waits, wait_lists)
@@ -104,8 +116,8 @@ def build(program: Program, bases: Mapping[Segment, int], target: Target, choice
         header["dynamic"] = any(operands[entry]["dynamic"] for entry in entries)
     images, places = _images(headers, operands, slots)
     return Plan(
-        images, places, tuple(context.maps), context.workspace_bytes, tuple(tables.probes), headers, schedules,
-        operands, tuple(slots), waits, wait_lists,
+        program, fused.into, images, places, tuple(context.maps), context.workspace_bytes, tuple(tables.probes),
+        headers, tuple(schedules), operands, tuple(slots), waits, wait_lists,
     )  # fmt: skip
 
 
@@ -184,8 +196,13 @@ def _operand_slots(instruction: Instruction, tables: _Tables) -> tuple[int, ...]
         if descriptor is None or target is None:
             slots.append(0)
         else:
-            slots.append(tables.operands.setdefault((descriptor, target), len(tables.operands) + 1))
+            slots.append(tables.slot(descriptor, target))
     return tuple(slots)
+
+
+def _channels_slot(channels: Descriptor | None, tables: _Tables) -> int:
+    """The same for what a product that normalises reads besides its operands."""
+    return 0 if channels is None else tables.slot(channels, channels.dims)
 
 
 def _targets(row: Row, operands: Sequence[Descriptor | None]) -> tuple[tuple[Dim, ...] | None, ...]:

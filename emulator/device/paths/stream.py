@@ -66,7 +66,7 @@ def schedule(instruction: Instruction, context: Context) -> Schedule | None:
         "constant": context.is_constant(b),
         "half_floats": a.dtype is DType.F16,
     }
-    detail = [int(values[name]) for name, *_ in STREAM_SCHEDULE.fields if name != "base"]
+    detail = [int(values[name]) for name, *_ in STREAM_SCHEDULE.fields if name in values]
     address = tensor_map.address
     detail += [address & 0xFFFFFFFF, address >> 32]
     lies = "packed" if stages.unit == PACKED_UNIT else "across"

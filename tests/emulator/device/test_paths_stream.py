@@ -36,8 +36,8 @@ def product(
 
 
 def detail(made: plan.Plan, index: int = 0) -> dict[str, int]:
-    """The numbers that the kernel is given for an instruction, but for the map's address."""
-    return dict(zip((name for name, *_ in STREAM_SCHEDULE.fields[:-1]), made.schedules[index].detail, strict=False))
+    """The numbers that the kernel is given for an instruction, but for the map's address and what follows."""
+    return dict(zip((name for name, *_ in STREAM_SCHEDULE.fields[:-3]), made.schedules[index].detail, strict=False))
 
 
 def test_constant_weights_need_not_wait():

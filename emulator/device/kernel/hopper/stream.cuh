@@ -8,12 +8,13 @@
 #ifdef HOPPER
 #include "gemm.cuh"
 #include "hopper/stream_across.cuh"
+#include "hopper/stream_norm.cuh"
 #include "hopper/stream_packed.cuh"
 
 constexpr u32 PANEL_DEPTH = 2048;                  // of a stage of packed columns
 constexpr u32 WARP_SUMS = 256;                     // that a warp leaves in the staging: one thread each finishes them
 constexpr u32 STAGES_IN_FLIGHT = 1;
-static_assert(WARP_SUMS == WORKER_THREADS && WORKER_WARPS * WARP_SUMS * 4 <= STAGING_BYTES, "the sums fit");
+static_assert(WARP_SUMS == WORKER_THREADS && STAGING_AT + WORKER_WARPS * WARP_SUMS * 4 <= NORMALISED_AT, "the sums fit");
 
 // The part of an instruction that one block does. Where b lies across, units that are at work together are neighbours: they
 // have lines of memory in common.
@@ -123,11 +124,33 @@ struct HopperStream {
         else run_as<PackedStream<ManyRows<T>>>();
     }
 
-    template <class Way> static DEV void load_panel(typename Way::Chunks& a, const typename Way::Rows& rows, u32 panel) {
+    // What is not there is 0: no register is kept from before.
+    template <class Way> static DEV void load_panel(typename Way::Chunks& a, const typename Way::Rows& rows, u32 panel, bool there = true) {
+#pragma unroll
+        for (u32 span = 0; span < Way::SPANS; ++span)
+#pragma unroll
+            for (u32 step = 0; step < Way::STEPS; ++step) a[span][step] = {};
+        if (!there) return;
 #pragma unroll
         for (u32 span = 0; span < Way::SPANS; ++span)
 #pragma unroll
             for (u32 step = 0; step < Way::STEPS; ++step) a[span][step] = rows.load((panel * Way::SPANS + span) * Way::SPAN + step * 32);
+    }
+
+    // Waits until everything that the work depends on is done, and its rows are there; false if the run is over. The sums, of which
+    // there are none yet, are not kept meanwhile.
+    template <class Way> static DEV bool wait_for_rows(const Workers& me, typename Way::Sums& sum, u32 rows) {
+        const StreamSchedule& s = schedule(me.work());
+        if (!s.norm) return me.wait_ready();
+        const bool go = s.half_floats ? normalise<DTYPE_F16>(s, rows) : normalise<DTYPE_BF16>(s, rows);
+#pragma unroll
+        for (u32 i = 0; i < sizeof(sum) / sizeof(f32); ++i) reinterpret_cast<f32*>(sum)[i] = 0.0f;
+        return go;
+    }
+
+    template <u32 DTYPE> static DEV bool normalise(const StreamSchedule& s, u32 rows) {
+        if (s.norm & NORM_OF_ONE) return StreamNormOfOne<DTYPE>::make(s.norm, s.eps);
+        return make_normalised_rows<DTYPE>(rows, s.norm, s.eps);
     }
 
     // A way has UNITS of UNIT columns go through its panels together, each SPANS of the depth, and keeps PANELS of a. EARLY: it has
@@ -141,7 +164,7 @@ struct HopperStream {
         const u32 panels = way.panels(schedule(w));
         const bool glu = GemmArgs::of(w).sub() == GEMM_GLU;
         const u32 out_columns = glu ? columns(w) / 2 : columns(w);
-        const typename Way::Rows source(GemmArgs::of(w).a(), rows, warp * (Way::SPAN / WORKER_WARPS) + lane % 4 * 8, lane);
+        const typename Way::Rows source(StreamRows{GemmArgs::of(w).a(), rows, schedule(w).norm != 0}, warp * (Way::SPAN / WORKER_WARPS) + lane % 4 * 8, lane);
         f32* const sums = reinterpret_cast<f32*>(shared_memory + STAGING_AT);
         const u32 per_batch = WARP_SUMS / Way::UNIT / rows / Way::UNITS * Way::UNITS, own_row = thread % rows, own_column = thread / rows;
         typename Way::Chunks a[Way::PANELS] = {};
@@ -172,10 +195,9 @@ struct HopperStream {
                         typename Way::Weights b;
                         way.load(b, me, two);
                         if (!ready) {
-                            if (!me.wait_ready()) return;
+                            if (!wait_for_rows<Way>(me, sum, rows)) return;
 #pragma unroll
-                            for (u32 j = 0; j < Way::PANELS; ++j)
-                                if (j < panels) load_panel<Way>(a[j], source, j);
+                            for (u32 j = 0; j < Way::PANELS; ++j) load_panel<Way>(a[j], source, j, j < panels);
                             if (Way::EARLY) result.fetch(epilogue(w));
                             ready = true;
                         }

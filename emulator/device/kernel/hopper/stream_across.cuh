@@ -20,8 +20,8 @@ template <u32 GROUPS> struct AcrossRows {
     StreamRow low, high;
     u32 turned;
 
-    DEV AcrossRows(const Tensor& a, u32 rows, u32 depth, u32 lane)
-        : low(a, lane >> 2, rows, depth), high(a, (lane >> 2) + 8, rows, depth), turned(lane & 3) {}
+    DEV AcrossRows(const StreamRows& rows, u32 depth, u32 lane)
+        : low(rows, lane >> 2, depth), high(rows, (lane >> 2) + 8, depth), turned(lane & 3) {}
     DEV Chunk load(u32 depth) const {
         Chunk c;
 #pragma unroll

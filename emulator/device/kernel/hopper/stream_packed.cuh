@@ -31,7 +31,7 @@ template <class T> struct FewRows {
     StreamRow row;
     bool odd;
 
-    DEV FewRows(const Tensor& a, u32 rows, u32 depth, u32 lane) : row(a, lane >> 3, rows, depth), odd(lane >> 2 & 1) {}
+    DEV FewRows(const StreamRows& rows, u32 depth, u32 lane) : row(rows, lane >> 3, depth), odd(lane >> 2 & 1) {}
     DEV Chunk load(u32 depth) const {
         const uint4 v = row.load(depth);
         return {odd ? v.y : v.x, odd ? v.w : v.z};
@@ -55,7 +55,7 @@ template <class T> struct ManyRows {
     };
     StreamRow low, high;
 
-    DEV ManyRows(const Tensor& a, u32 rows, u32 depth, u32 lane) : low(a, lane >> 2, rows, depth), high(a, (lane >> 2) + 8, rows, depth) {}
+    DEV ManyRows(const StreamRows& rows, u32 depth, u32 lane) : low(rows, lane >> 2, depth), high(rows, (lane >> 2) + 8, depth) {}
     DEV Chunk load(u32 depth) const { return {low.load(depth), high.load(depth)}; }
     static DEV void multiply(f32 (&sums)[2][4], const uint4& b, const Chunk& a, u32) {
         const u32 first[4] = {a.low.x, a.high.x, a.low.y, a.high.y}, second[4] = {a.low.z, a.high.z, a.low.w, a.high.w};

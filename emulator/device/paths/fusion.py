@@ -1,0 +1,267 @@
+"""Normalisations that streamed products do themselves, where the bytecode proves that nobody else reads them.
+
+Every block of a product of few rows reads all of `a`. Where that is what a NORM made of x, each block may as well read
+x and normalise its rows, all blocks alike: no block is waited for whose one tile would be in everybody's way. The NORM
+is a NOP then, and the products read what it would have read, as far as order, placement and the kernel are concerned.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from dla.emulator.blocks import Accesses, block_starts
+from dla.emulator.device.layout import (
+    BIAS_FIRST,
+    NORM_BIAS,
+    NORM_CENTRED,
+    NORM_GAIN,
+    NORM_OF_ONE,
+    NORM_ROWS,
+    STREAM_NORM_ELEMENTS,
+    WARP,
+    WORKER_WARPS,
+)
+from dla.emulator.device.paths import stream
+from dla.emulator.device.paths.tensor_map import ALIGNMENT
+from dla.emulator.device.paths.types import Context, Schedule
+from dla.emulator.footprint import Footprint, footprint
+from dla.isa.descriptor import Descriptor, Dynamic, Segment
+from dla.isa.dtypes import DType
+from dla.isa.instructions import BY_MNEMONIC
+from dla.isa.program import Instruction, Program
+from dla.isa.table import Role
+
+_EFFORT, _EFFORT_FREE = 16, 10_000
+"""Instructions looked at for each one of a program, and for all, before the rest is left as it is."""
+_CHUNK = ALIGNMENT // 2
+"""Elements of 16 bits in an access."""
+
+
+@dataclass(frozen=True)
+class Norm:
+    """What a product does to its rows before it multiplies them."""
+
+    instruction: int  # the NORM
+    flags: int  # NORM_ROWS and so on
+    eps: float
+    channels: Descriptor | None  # the gain, and the bias if there is one, as rows
+
+    def added_to(self, schedule: Schedule) -> Schedule:
+        """`schedule`, the product's, with what the kernel has to know of this."""
+        detail = (*schedule.detail, self.flags, int(np.float32(self.eps).view(np.uint32)))
+        return replace(schedule, detail=detail, summary=f"{schedule.summary}; does NORM {self.instruction}")
+
+
+@dataclass(frozen=True)
+class Fused:
+    """A program as the blocks execute it."""
+
+    program: Program
+    norms: Mapping[int, Norm]  # of products, by index
+    into: Mapping[int, Sequence[int]]  # the products that do a NORM, by its index
+
+
+def find(program: Program, context: Context) -> Fused:
+    """Let products of a verified `program` do normalisations, wherever that is possible."""
+    numbered = enumerate(program.instructions)
+    candidates = [_norm(i, instruction, context) for i, instruction in numbered if instruction.row.mnemonic == "NORM"]
+    if not context.target.hopper or not any(candidates):
+        return Fused(program, {}, {})
+    search = _Search(program, context)
+    executed = list(program.instructions)
+    norms: dict[int, Norm] = {}
+    into: dict[int, Sequence[int]] = {}
+    for norm in filter(None, candidates):
+        products = search.products(norm.instruction)
+        if products:
+            executed[norm.instruction] = Instruction(BY_MNEMONIC["NOP"])
+            for at, product in products.items():
+                executed[at] = product
+            norms |= dict.fromkeys(products, norm)
+            into[norm.instruction] = tuple(products)
+    return Fused(replace(program, instructions=tuple(executed)) if into else program, norms, into)
+
+
+def _norm(index: int, instruction: Instruction, context: Context) -> Norm | None:
+    """What a NORM does to its rows, if the blocks of a product can do that; None for others."""
+    out, x, gain, bias = (instruction.operand(name) for name in ("out", "x", "gain", "bias"))
+    if instruction.sub not in ("layer", "rms") or out is None or x is None or out.segment is not Segment.SCRATCH:
+        return None
+    if any(d.is_dynamic or d.dtype is not x.dtype for d in (out, x, gain, bias) if d is not None):
+        return None
+    if x.dtype not in (DType.F16, DType.BF16) or out.elements == 0 or out.bounds[-1] % _CHUNK or not _is_dense(out):
+        return None
+    rows = math.prod(out.bounds[:-1])
+    if (1 << (rows - 1).bit_length()) * out.bounds[-1] > STREAM_NORM_ELEMENTS:
+        return None
+    given = [d for d in (gain, bias) if d is not None]
+    if any(d.strides[0] != 1 or d.offset % ALIGNMENT or not context.is_constant(d) for d in given):
+        return None
+    if bias is not None and (gain is None or gain.segment is not bias.segment):
+        return None
+    channels, flags = None, NORM_ROWS | NORM_CENTRED * (instruction.sub == "layer")
+    if gain is not None:
+        first = gain if bias is None or gain.offset <= bias.offset else bias
+        apart = 0 if bias is None else abs(bias.offset - gain.offset) // gain.dtype.itemsize
+        dims = (1 if bias is None else 2, *gain.dims)
+        channels = replace(first, dims=dims, strides=(apart, 1))
+        flags |= NORM_GAIN | NORM_BIAS * (bias is not None) | BIAS_FIRST * (first is bias)
+    if rows == 1 and out.elements <= _CHUNK * WORKER_WARPS * WARP:
+        flags |= NORM_OF_ONE
+    eps = instruction.attributes.get("eps", instruction.row.all_attributes["eps"].default)
+    return Norm(index, flags, eps, channels)
+
+
+def _axes(descriptor: Descriptor) -> list[tuple[int, int]]:
+    """The (dim, stride) of each axis that is one."""
+    return [(d, s) for d, s in zip(descriptor.bounds, descriptor.strides, strict=True) if d != 1]
+
+
+def _is_dense(descriptor: Descriptor) -> bool:
+    """Whether a static view touches each byte of its span, once."""
+    step = 1
+    for dim, stride in sorted(_axes(descriptor), key=lambda axis: axis[1]):
+        if stride != step:
+            return False
+        step *= dim
+    return not descriptor.is_dynamic
+
+
+def _view(a: Descriptor, out: Descriptor, x: Descriptor) -> Descriptor | None:
+    """The part of x in the place of `a`; None unless `a` reads all of `out`, and its rows in the same order."""
+    same = (a.segment, a.dtype, a.offset, a.is_dynamic) == (out.segment, out.dtype, out.offset, False)
+    if not same or _axes(a) != _axes(out) or a.bounds[-1] != out.bounds[-1]:
+        return None
+    strides = iter([stride for dim, stride in zip(x.bounds, x.strides, strict=True) if dim != 1])
+    found = tuple(0 if dim == 1 else next(strides) for dim in a.bounds)
+    return replace(x, dims=a.dims, strides=found)
+
+
+class _Search:
+    """Looks for those who read what a NORM writes, on every way that the program may take from there."""
+
+    def __init__(self, program: Program, context: Context) -> None:
+        self._instructions = program.instructions
+        self._context = context
+        self._accesses = Accesses(program)
+        self._starts = block_starts(program)
+        self._budget = _EFFORT * len(program.instructions) + _EFFORT_FREE
+        self._returns = [i + 1 for i, other in enumerate(self._instructions) if other.row.mnemonic == "CALL"]
+        loops = ((i, other) for i, other in enumerate(self._instructions) if other.row.mnemonic == "LOOP")
+        self._loop_of = {other.attributes["end"]: i for i, other in loops}
+
+    def products(self, index: int) -> dict[int, Instruction]:
+        """The products that are to do NORM `index`, with x in the place of `a`; none where it must be done itself.
+
+        They follow in the same straight-line code, before x changes, nobody else reads the result in part or in whole,
+        and it is written as a whole before control gets to anyone who might.
+        """
+        norm = self._instructions[index]
+        out, x = norm.operand("out"), norm.operand("x")
+        assert out is not None
+        assert x is not None
+        result, source = footprint(out, self._context.reach), footprint(x, self._context.reach)
+        found: dict[int, Instruction] = {}
+        as_it_was = True  # x
+        for at in range(index + 1, len(self._instructions)):
+            if at in self._starts:
+                return {} if not found or self._is_read_after(at - 1, out, result) else found
+            if not self._may_look():
+                return {}
+            reads, writes = self._accesses.of(at)
+            if _touch(reads, out.segment, result):
+                product = self._product(at, out, x, result)
+                if product is None or not as_it_was:
+                    return {}
+                found[at] = product
+            if _touch(writes, x.segment, source):
+                if at in found:  # its blocks read all of x at any time
+                    return {}
+                as_it_was = False
+            if self._replaces(at, out):
+                return found
+            if _touch(writes, out.segment, result):
+                return {}
+        return found
+
+    def _product(self, at: int, out: Descriptor, x: Descriptor, result: Footprint) -> Instruction | None:
+        """Instruction `at` with x in the place of `a`; None unless it is streamed, and reads `out` as `a` alone."""
+        instruction = self._instructions[at]
+        if instruction.row.mnemonic != "GEMM":
+            return None
+        to = instruction.operand("out")
+        if to is None or math.prod(to.bounds[:-1]) * out.bounds[-1] != out.elements:
+            return None
+        if any(isinstance(d, Dynamic) for d in to.dims):
+            return None
+        operands = list(instruction.operands)
+        for k, (spec, d) in enumerate(zip(instruction.row.operands, instruction.operands, strict=True)):
+            if d is None:
+                continue
+            if spec.name == "a":
+                view = _view(d, out, x)
+                if view is None:
+                    return None
+                operands[k] = view
+            elif d.segment is out.segment and not footprint(d, self._context.reach).apart(result):
+                return None
+        product = replace(instruction, operands=tuple(operands))
+        return None if stream.schedule(product, self._context) is None else product
+
+    def _is_read_after(self, last: int, out: Descriptor, result: Footprint) -> bool:
+        """Whether anyone may read `out` behind instruction `last` before it is written as a whole."""
+        seen: set[int] = set()
+        pending = [*self._following(last)]
+        while pending:
+            at = pending.pop()
+            if at in seen:
+                continue
+            seen.add(at)
+            if not self._may_look() or _touch(self._accesses.of(at)[0], out.segment, result):
+                return True
+            if not self._replaces(at, out):
+                pending += self._following(at)
+        return False
+
+    def _following(self, at: int) -> Sequence[int]:
+        """Where control may go from instruction `at`, and perhaps some places more."""
+        instruction = self._instructions[at]
+        match instruction.row.mnemonic:
+            case "HALT":
+                return ()
+            case "LOOP":
+                return at + 1, instruction.attributes["end"] + 1
+            case "ENDLOOP":
+                return at + 1, self._loop_of[at] + 1
+            case "BR" | "CALL":
+                return at + 1, instruction.attributes["target"]
+            case "RET":
+                return self._returns
+            case _:
+                return (at + 1,)
+
+    def _replaces(self, at: int, out: Descriptor) -> bool:
+        """Whether instruction `at` writes all bytes of `out`."""
+        instruction = self._instructions[at]
+        return any(
+            d is not None
+            and spec.role is Role.OUT
+            and d.segment is out.segment
+            and d.offset <= out.offset
+            and out.offset + out.span <= d.offset + d.span
+            and _is_dense(d)
+            for spec, d in zip(instruction.row.operands, instruction.operands, strict=True)
+        )
+
+    def _may_look(self) -> bool:
+        self._budget -= 1
+        return self._budget >= 0
+
+
+def _touch(accesses: Sequence[tuple[Segment, Footprint]], segment: Segment, where: Footprint) -> bool:
+    """Whether one of `accesses` may touch a byte of `where` in `segment`."""
+    return any(s is segment and not other.apart(where) for s, other in accesses)
