@@ -14,8 +14,8 @@ struct Claims {
         u32* counter;
         u32 shares[QUEUE];
     };
-    // In the staging, behind what warps exchange.
-    static constexpr u32 AT = STAGING_AT + 2 * WORKER_WARPS * sizeof(f32);
+    // In the staging, behind what warps exchange: two places of 16 bytes for each.
+    static constexpr u32 AT = STAGING_AT + 2 * WORKER_WARPS * VECTOR_BYTES;
     static_assert(AT % 8 == 0 && AT + WORKER_WARPS * sizeof(Queue) <= STAGING_AT + STAGING_BYTES, "for each warp");
 
     u32 place;        // of the counter in the workspace, in 1024 bytes, plus 1

@@ -4,7 +4,7 @@
 #include "transpose.cuh"
 #include "views.cuh"
 
-constexpr u32 MOVES_IN_FLIGHT = 6;  // units that a thread has on their way: see VECTOR_DEPTH
+constexpr u32 MOVES_IN_FLIGHT = 6;  // units that a thread has on their way: see VECTORS_AT_ONCE
 
 // Moves 16 bytes at a time between tensors of one type whose neighbours are the same: a block's share. What a thread moves
 // is on its way to shared memory long before it is stored.

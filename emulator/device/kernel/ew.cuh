@@ -106,7 +106,9 @@ struct EwHandler {
     static constexpr bool BEGINS = true;
     using Kept = Merged<3>;
     static DEV void prepare(const EwArgs& args, Kept& all) {
+        const u32 claims = Claims::of(args.work);
         all.way = take_vectors(all, args.work, MAX_RANK) ? WAY_VECTORS : 0;
+        if (all.size[3] == 1) all.bytes[2][2] = static_cast<i32>(claims);  // nothing moves along an axis of one element
     }
     static DEV u32 scratch(const EwArgs& args) {
         const Kept& all = Kept::of(args.work);

@@ -67,7 +67,9 @@ template <u32 N, class F> DEV void map_vectors(const Work& w, u32 tile, const Bl
     if (Merged<N>::of(w).few()) return map_few<N>(w, tile, block, f);
     if (!block.begin()) return;
     const Streams<N> all(w);
-    stream_units(all, tile, block, f);
+    const u32 claims = N == 2 || all.size[3] == 1 ? Claims::of(w) : 0;
+    if (reads_wide(w)) stream_units<true>(all, claims, tile, block, f);
+    else stream_units<false>(all, claims, tile, block, f);
     const u32 unit = all.units + tile * WORKER_THREADS + block.thread();
     if (unit < all.count()) map_single(all, unit - all.units, f);
 }

@@ -1,6 +1,6 @@
 // The fast path of elementwise rows: eight neighbouring floats at a time, in loads and stores of 16 bytes.
 #pragma once
-#include "merged.cuh"
+#include "claims.cuh"
 
 constexpr u32 VECTOR = 8;  // elements
 
@@ -130,10 +130,9 @@ template <u32 DTYPE, u32 N> DEV void read_fetched_as(const char* slot, f32 (&v)[
         raw.unpack(DTYPE, v[n]);
     }
 }
-template <u32 N> DEV void read_fetched(const char* slot, u32 dtype, f32 (&v)[N][VECTOR]) {
-    const u32 type = anew(dtype);
-    if (type == DTYPE_F32) read_fetched_as<DTYPE_F32>(slot, v);
-    else if (type == DTYPE_BF16) read_fetched_as<DTYPE_BF16>(slot, v);
+template <bool WIDE, u32 N> DEV void read_fetched(const char* slot, u32 dtype, f32 (&v)[N][VECTOR]) {
+    if (WIDE) read_fetched_as<DTYPE_F32>(slot, v);
+    else if (anew(dtype) == DTYPE_BF16) read_fetched_as<DTYPE_BF16>(slot, v);
     else read_fetched_as<DTYPE_F16>(slot, v);
 }
 // Writes the first `count` of v to `to` in tensor t.
@@ -175,45 +174,84 @@ template <u32 N> DEV bool take_vectors(Merged<N>& all, const Work& w, u32 row_ax
 }
 
 // Vectors of each of N operands that a thread works on at once: less has to be worked out for each, and there is more to do
-// while one waits. VECTOR_DEPTH times as many are under way, or half as many of f32: 32 KB. More only makes a queue, in
-// which multiprocessors are not served alike: with 64 KB the fastest of an H200 was done after half the time of the slowest.
-template <u32 N> constexpr u32 VECTORS_AT_ONCE = N == 2 ? 4 : 2;
-constexpr u32 VECTOR_DEPTH = 2, VECTOR_SCRATCH_BYTES = 32 * 1024;
+// while one waits. What it works on in a turn makes a stage; twice as much is under way, 64 KB of a block's on Hopper, whose workers
+// have the registers for it. More only makes a queue.
+#ifdef HOPPER
+constexpr u32 STAGE_LAYERS = 8;
+#else
+constexpr u32 STAGE_LAYERS = 4;
+#endif
+constexpr u32 STAGE_BYTES = STAGE_LAYERS * LAYER, STAGES_AHEAD = 2;
+template <u32 N, bool WIDE> constexpr u32 VECTORS_AT_ONCE = STAGE_LAYERS / (N - 1) / (WIDE ? 2 : 1);
 
-template <u32 N> DEV u32 vector_scratch(const Merged<N>& all) { return all.few() ? 0 : VECTOR_SCRATCH_BYTES; }
+// What a thread works on in each of its turns: AT_ONCE units, `apart` from each other. Where there is much, teams of half a block
+// claim shares, units that lie together: 16 KB, because claims of less take as long as the turns between them. Else the units of
+// all threads of all blocks lie side by side.
+template <u32 AT_ONCE> struct UnitTurns {
+    static constexpr u32 TEAMS = 2, TEAM_THREADS = WORKER_THREADS / TEAMS, PER_CLAIM = 8 / STAGE_LAYERS;
+    static constexpr u32 TURN = AT_ONCE * TEAM_THREADS, SHARE = PER_CLAIM * TURN, AHEAD = STAGES_AHEAD / PER_CLAIM;
+    Claims claims;
+    u32 apart;
+    u32 thread;  // of the team, or of all
 
-// Units of a thread, those at a distance of `step`, VECTORS_AT_ONCE of them at a time.
-template <u32 N, class F> DEV void stream_units(const Streams<N>& all, u32 tile, const Block& block, F f) {
-    constexpr u32 SOURCES = N - 1, AT_ONCE = VECTORS_AT_ONCE<N>, AXES = Merged<N>::AXES;
-    static_assert(SOURCES * AT_ONCE * VECTOR_DEPTH * LAYER == VECTOR_SCRATCH_BYTES, "all of it");
+    DEV UnitTurns(u32 where, u32 units, u32 tile, u32 tiles, const Block& block)
+        : claims(where, (units + SHARE - 1) / SHARE, tile + block.thread() / TEAM_THREADS * tiles, TEAMS * tiles,
+                 block.thread() / TEAM_THREADS, AHEAD),
+          apart(TEAM_THREADS), thread(block.thread() % TEAM_THREADS) {
+        if (claims.any()) {
+            claims.begin(block, thread == 0);
+            return;
+        }
+        thread = block.thread();
+        apart = tiles * WORKER_THREADS;
+        claims.first = tile * WORKER_THREADS;
+    }
+    // The first unit of a turn, of this team: behind the last one, there are no more turns.
+    DEV u32 at(u32 turn) const {
+        return claims.any() ? claims.at(turn / PER_CLAIM) * SHARE + turn % PER_CLAIM * TURN : claims.first + turn * AT_ONCE * apart;
+    }
+    // At the beginning of each turn.
+    DEV void meet(u32 turn) {
+        if (!claims.any() || turn % PER_CLAIM != 0) return;
+        named_barrier(FIRST_FREE_BARRIER + claims.team, TEAM_THREADS);
+        claims.claim(turn / PER_CLAIM, thread == 0);
+    }
+};
+
+// Whether the elements that are read have 32 bits. All operands that are read have one type.
+DEV bool reads_wide(const Work& w) { return in_shared(w).operands[1].dtype == DTYPE_F32; }
+
+template <u32 N> DEV u32 vector_scratch(const Merged<N>& all) { return all.few() ? 0 : STAGES_AHEAD * STAGE_BYTES; }
+
+// Units of a block, each thread's AT_ONCE at a time. `where`: see Claims::of. WIDE: elements of 32 bits are read.
+template <bool WIDE, u32 N, class F> DEV void stream_units(const Streams<N>& all, u32 where, u32 tile, const Block& block, F f) {
+    constexpr u32 SOURCES = N - 1, AT_ONCE = VECTORS_AT_ONCE<N, WIDE>, AXES = Merged<N>::AXES;
+    constexpr u32 TYPE = WIDE ? DTYPE_F32 : DTYPE_BF16;  // or f16, which is copied alike
+    constexpr u32 SOURCE_BYTES = AT_ONCE * PLACE_BYTES<TYPE>;
+    static_assert(SOURCES * SOURCE_BYTES == STAGE_BYTES, "a stage");
     using Place = typename Merged<N>::Place;
-    const u32 step = all.tiles() * WORKER_THREADS, first = tile * WORKER_THREADS + block.thread(), units = all.units;
-    const u32 rows = all.rows(), dense = all.dense;
+    const u32 units = all.units, rows = all.rows(), dense = all.dense;
     const auto plain = [&] { return anew(rows) == 1; };  // then a unit's number says where it is
     const auto neighbours = [&](u32 k) { return (anew(dense) >> k & 1) != 0; };
-    u32 wide = 0;
     u32 repeated = 0;  // a bit for each tensor: other rows are read from the same place
 #pragma unroll
-    for (u32 k = 1; k < N; ++k) {
-        wide |= all.dtype[k] == DTYPE_F32 ? 1 : 0;
-        repeated |= (rows > 1 && all.bytes[k][0] == 0 ? 1u : 0u) << k;
-    }
-    const u32 source_bytes = AT_ONCE * LAYER << wide, stage_bytes = SOURCES * source_bytes;
+    for (u32 k = 1; k < N; ++k) repeated |= (rows > 1 && all.bytes[k][0] == 0 ? 1u : 0u) << k;
+    UnitTurns<AT_ONCE> turns(where, units, tile, all.tiles(), block);
     char* const mine = block.scratch() + block.thread() * VECTOR_BYTES;
-    const Place by = all.template place<AXES>(plain() ? 0 : step);
-    Place here = all.template place<AXES>(plain() ? 0 : first), there = here;
-    // Where AT_ONCE units, the first of them unit u at place p, are in tensors `begin` to `end`; p moves on behind them.
-    const auto locate = [&](char* (&at)[N][AT_ONCE], u32 begin, u32 end, u32 u, Place& p) {
+    const Place by = all.template place<AXES>(plain() ? 0 : turns.apart);
+    // Where AT_ONCE units, the first of them unit u, are in tensors `begin` to `end`.
+    const auto locate = [&](char* (&at)[N][AT_ONCE], u32 begin, u32 end, u32 u) {
         if (plain()) {
 #pragma unroll
             for (u32 k = 0; k < N; ++k) {
                 if (k < begin || k >= end) continue;
                 at[k][0] = all.data[k] + static_cast<u64>(u) * all.unit_bytes[k];
-                const u64 apart = static_cast<u64>(step) * all.unit_bytes[k];
+                const u64 apart = static_cast<u64>(turns.apart) * all.unit_bytes[k];
 #pragma unroll
                 for (u32 n = 1; n < AT_ONCE; ++n) at[k][n] = at[k][n - 1] + apart;
             }
         } else {
+            Place p = all.template place<AXES>(u);
 #pragma unroll
             for (u32 n = 0; n < AT_ONCE; ++n) {
 #pragma unroll
@@ -223,49 +261,43 @@ template <u32 N, class F> DEV void stream_units(const Streams<N>& all, u32 tile,
             }
         }
     };
-    const auto fetch_as = [&](u32 k, char* const (&at)[AT_ONCE], u32 u, char* slot, u32 dtype, bool shared) {
-#pragma unroll
-        for (u32 n = 0; n < AT_ONCE; ++n, u += step, slot += dtype == DTYPE_F32 ? 2 * LAYER : LAYER) {
-            const bool exists = u < units && holds_vector(all.tensors[k], at[n]);
-            if (shared && exists) fetch_vector(at[n], dtype, slot, LAYER, true);
-            if (!shared) fetch_vector_if(exists, at[n], dtype, slot, LAYER);
-        }
-    };
-    u32 unit = first, ahead = first;
-    const auto fetch = [&](u32 stage) {
+    const auto fetch = [&](u32 base, u32 stage) {
+        const u32 u = base + turns.thread;
         char* at[N][AT_ONCE];
-        locate(at, 1, N, ahead, there);
+        locate(at, 1, N, u);
 #pragma unroll
         for (u32 k = 1; k < N; ++k) {
-            const bool shared = N > 2 && (anew(repeated) >> k & 1);
-            char* const slot = mine + stage + (k - 1) * source_bytes;
             if (!neighbours(k)) continue;
-            if (anew(all.dtype[k]) == DTYPE_F32) fetch_as(k, at[k], ahead, slot, DTYPE_F32, shared);
-            else fetch_as(k, at[k], ahead, slot, DTYPE_BF16, shared);  // or f16
+            const bool shared = N > 2 && (anew(repeated) >> k & 1);
+            char* slot = mine + stage + (k - 1) * SOURCE_BYTES;
+#pragma unroll
+            for (u32 n = 0; n < AT_ONCE; ++n, slot += PLACE_BYTES<TYPE>) {
+                const bool exists = u + n * turns.apart < units && holds_vector(all.tensors[k], at[k][n]);
+                if (shared && exists) fetch_vector(at[k][n], TYPE, slot, LAYER, true);
+                if (!shared) fetch_vector_if(exists, at[k][n], TYPE, slot, LAYER);
+            }
         }
         copy_async_commit();
-        ahead += AT_ONCE * step;
     };
-    const u32 end = (VECTOR_DEPTH >> wide) * stage_bytes;
 #pragma unroll 1
-    for (u32 stage = 0; stage < end; stage += stage_bytes) fetch(stage);
+    for (u32 n = 0; n < STAGES_AHEAD; ++n) fetch(turns.at(n), n * STAGE_BYTES);
     u32 stage = 0;
 #pragma unroll 1
-    for (; unit < units; unit += AT_ONCE * step) {
-        if (anew(wide)) copy_async_wait<VECTOR_DEPTH / 2 - 1>();
-        else copy_async_wait<VECTOR_DEPTH - 1>();
-        u32 count = 1;  // the others are whatever lies in their places
+    for (u32 turn = 0, base = turns.at(0); base < units; base = turns.at(++turn)) {
+        copy_async_wait<STAGES_AHEAD - 1>();
+        turns.meet(turn);
+        const u32 unit = base + turns.thread;
+        u32 count = 0;  // the others are whatever lies in their places
 #pragma unroll
-        for (u32 n = 1; n < AT_ONCE; ++n) count += unit + n * step < units ? 1 : 0;
+        for (u32 n = 0; n < AT_ONCE; ++n) count += unit + n * turns.apart < units ? 1 : 0;
         f32 v[SOURCES][AT_ONCE][VECTOR];
 #pragma unroll
         for (u32 k = 1; k < N; ++k) {
             if (neighbours(k)) {
-                read_fetched(mine + stage + (k - 1) * source_bytes, all.dtype[k], v[k - 1]);
+                read_fetched<WIDE>(mine + stage + (k - 1) * SOURCE_BYTES, all.dtype[k], v[k - 1]);
             } else {
                 char* at[N][AT_ONCE];
-                Place from = here;
-                locate(at, k, k + 1, unit, from);
+                locate(at, k, k + 1, unit);
 #pragma unroll
                 for (u32 n = 0; n < AT_ONCE; ++n) {
                     const f32 one = n < count ? load_float(all.tensors[k], at[k][n]) : 0.0f;
@@ -274,12 +306,12 @@ template <u32 N, class F> DEV void stream_units(const Streams<N>& all, u32 tile,
                 }
             }
         }
+        fetch(turns.at(turn + STAGES_AHEAD), stage);
         f(v);
         char* to[N][AT_ONCE];
-        locate(to, 0, 1, unit, here);
+        locate(to, 0, 1, unit);
         write_vectors(all.tensors[0], all.dtype[0], to[0], count, v[0]);
-        fetch(stage);
-        stage = stage + stage_bytes < end ? stage + stage_bytes : 0;
+        stage = stage + STAGE_BYTES < STAGES_AHEAD * STAGE_BYTES ? stage + STAGE_BYTES : 0;
     }
     copy_async_wait<0>();
 }

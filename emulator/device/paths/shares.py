@@ -6,7 +6,7 @@ from dla.emulator.device.layout import CLAIMS_AT, PATH_GENERIC
 from dla.emulator.device.paths.types import Context, Schedule
 from dla.isa.program import Instruction
 
-CLAIMED = {"SOFTMAX": None, "NORM": ("layer", "rms"), "COPY": None}
+CLAIMED = {"SOFTMAX": None, "NORM": ("layer", "rms"), "COPY": None, "ACT": None, "EW": None}
 """Rows whose handlers claim shares, and their kinds, None for all (kernel/claims.cuh)."""
 WORTH = 1 << 22
 """Bytes of the result from which on it is worth it: each block then takes several shares."""
