@@ -92,6 +92,11 @@ template <bool WIDE, u32 N> struct HeldRow : RowThread {
     }
     DEV bool has(u32 n) const { return n + 1 <= CERTAIN || n < count; }
     DEV bool is_last() const { return next >= rows.count; }
+    // Vectors of this thread's warp.
+    DEV u32 warp_vectors() const {
+        const u32 rest = rows.vectors & (threads - 1), first = part & ~(WARP - 1);
+        return (rows.vectors >> 5 + rows.team << 5) + (rest > first ? min(rest - first, WARP) : 0);
+    }
 
     DEV void locate() { to = rows.begin(0, row) + place.first; }
     // Starts to fetch the next rows, all but the last that there is room for. None of them is claimed.
@@ -116,11 +121,19 @@ template <bool WIDE, u32 N> struct HeldRow : RowThread {
         locate();
         by_type<WIDE>(rows.dtype[1], [&](u32 dtype) { raw.unpack(dtype, v); });
     }
-    // Calls f(v) for each vector.
+    // Calls f(v) for each vector. Those that this thread does not have are whatever the last `fill` made them: no branch is in
+    // the way of the others.
     template <class F> DEV void each(F f) {
 #pragma unroll
-        for (u32 n = 0; n < N; ++n)
-            if (has(n)) f(v[n]);
+        for (u32 n = 0; n < N; ++n) f(v[n]);
+    }
+    DEV void fill(f32 value) {
+        if (count == N) return;
+#pragma unroll
+        for (u32 n = CERTAIN; n < N; ++n)
+            if (n >= count)
+#pragma unroll
+                for (u32 k = 0; k < VECTOR; ++k) v[n][k] = value;
     }
     // Writes v to out.
     DEV void write() const {
@@ -128,8 +141,8 @@ template <bool WIDE, u32 N> struct HeldRow : RowThread {
             char* p = to;
 #pragma unroll
             for (u32 n = 0; n < N; ++n, p += apart(0)) {
-                if (n >= count || !place.holds(rows.tensors[0], p)) continue;
                 const RawVector packed = RawVector::pack(dtype, v[n]);
+                if (n >= count || !place.holds(rows.tensors[0], p)) continue;
                 *reinterpret_cast<uint4*>(p) = packed.low;
                 if (WIDE) *reinterpret_cast<uint4*>(p + place.high) = packed.high;
             }

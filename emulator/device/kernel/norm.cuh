@@ -5,6 +5,7 @@
 #include "columns.cuh"
 #include "held_rows.cuh"
 #include "lines.cuh"
+#include "norm_scale.cuh"
 #include "views.cuh"
 
 // The elements that share statistics: neighbouring channels, at every position.
@@ -184,8 +185,7 @@ struct NormRow {
         }
     };
     template <bool WIDE, u32 N> DEV void operator()(HeldRow<WIDE, N>& row, const Held<WIDE, N>& channels) const {
-        f32 centre, scale;
-        measure(row, centre, scale);
+        const NormScale all = measure(row);
         const auto finish = [&](u32 dtype) {
 #pragma unroll
             for (u32 n = 0; n < N; ++n) {
@@ -193,7 +193,7 @@ struct NormRow {
                 channels.gain.read(n, dtype, gain);
                 channels.bias.read(n, dtype, bias);
 #pragma unroll
-                for (u32 k = 0; k < VECTOR; ++k) row.v[n][k] = fmaf((row.v[n][k] - centre) * scale, gain[k], bias[k]);
+                for (u32 k = 0; k < VECTOR; ++k) row.v[n][k] = fmaf(fmaf(row.v[n][k], all.scale, all.shift), gain[k], bias[k]);
             }
         };
         if constexpr (N > 4) by_type<WIDE>(row.rows.dtype[1], finish);
@@ -206,9 +206,36 @@ struct NormRow {
     }
 
   private:
-    template <class Row> DEV void measure(Row& row, f32& centre, f32& scale) const {
+    DEV static void add_squares(const f32 (&v)[VECTOR], f32 centre, f32 (&squares)[VECTOR]) {
+#pragma unroll
+        for (u32 k = 0; k < VECTOR; ++k) squares[k] = fmaf(v[k] - centre, v[k] - centre, squares[k]);
+    }
+    // A row that is held loses the mean of each warp's part at once: only then warps meet.
+    template <bool WIDE, u32 N> DEV NormScale measure(HeldRow<WIDE, N>& row) const {
         const f32 share = fast_reciprocal(static_cast<f32>(row.rows.vectors * VECTOR));
-        f32 powers[VECTOR] = {};
+        f32 own = 0.0f, weight = 0.0f, squares[VECTOR] = {};
+        row.fill(0.0f);
+        if (centred) {
+            const u32 elements = row.warp_vectors() * VECTOR;
+            f32 sums[VECTOR] = {};
+            row.each([&](const f32 (&v)[VECTOR]) {
+#pragma unroll
+                for (u32 k = 0; k < VECTOR; ++k) sums[k] += v[k];
+            });
+            own = fold_warp<Sum>(fold_tree<Sum>(sums)) * fast_reciprocal(static_cast<f32>(max(elements, 1)));
+            weight = static_cast<f32>(elements) * share;
+            row.each([&](f32 (&v)[VECTOR]) {
+#pragma unroll
+                for (u32 k = 0; k < VECTOR; ++k) v[k] -= own;
+            });
+            row.fill(0.0f);
+        }
+        row.each([&](const f32 (&v)[VECTOR]) { add_squares(v, 0.0f, squares); });
+        return finish_norm(own, fold_tree<Sum>(squares), weight, share, eps, row.block.thread(), row.rows.team, row.exchange ^= 1);
+    }
+    DEV void measure(StreamedRow& row, f32& centre, f32& scale) const {
+        const f32 share = fast_reciprocal(static_cast<f32>(row.rows.vectors * VECTOR));
+        f32 squares[VECTOR] = {};
         centre = 0.0f;
         if (centred) {
             f32 sums[VECTOR] = {};
@@ -216,13 +243,10 @@ struct NormRow {
 #pragma unroll
                 for (u32 k = 0; k < VECTOR; ++k) sums[k] += v[k];
             });
-            centre = row.template combine<Sum>(fold_tree<Sum>(sums)) * share;
+            centre = row.combine<Sum>(fold_tree<Sum>(sums)) * share;
         }
-        row.each([&](const f32 (&v)[VECTOR]) {
-#pragma unroll
-            for (u32 k = 0; k < VECTOR; ++k) powers[k] = fmaf(v[k] - centre, v[k] - centre, powers[k]);
-        });
-        scale = rsqrtf(row.template combine<Sum>(fold_tree<Sum>(powers)) * share + eps);
+        row.each([&](const f32 (&v)[VECTOR]) { add_squares(v, centre, squares); });
+        scale = rsqrtf(row.combine<Sum>(fold_tree<Sum>(squares)) * share + eps);
     }
 };
 

@@ -15,7 +15,6 @@ constexpr u32 ROW_LAYERS = 32, MOST_HELD = 8;
 constexpr u32 ROW_LAYERS = 24, MOST_HELD = 3;
 #endif
 constexpr u32 WAY_HELD = 1, WAY_STREAMED = 2;  // 0: the rows are not for this
-static_assert(2 * WORKER_WARPS * sizeof(f32) <= STAGING_BYTES, "two places for what warps exchange are in the staging");
 
 // Rows along the last axis of x, and the rows of out that they become. What every row needs is read here, once.
 struct Rows {
@@ -120,16 +119,27 @@ template <class Fold> DEV f32 fold_tree(f32 (&v)[VECTOR]) {
     return v[0];
 }
 
+template <class Fold> DEV f32 fold_warp(f32 value) {
+#pragma unroll
+    for (u32 lanes = WARP / 2; lanes > 0; lanes /= 2) value = Fold::of(value, __shfl_xor_sync(0xffffffffu, value, lanes));
+    return value;
+}
+
+// One of two places for what warps exchange, up to 16 bytes each. Who writes to one again has passed the barrier of the other, so
+// it has been read.
+template <class T> DEV T* exchange_place(u32 place) {
+    static_assert(sizeof(T) <= VECTOR_BYTES, "each has as much");
+    return reinterpret_cast<T*>(shared_memory_anew() + STAGING_AT + place * WORKER_WARPS * VECTOR_BYTES);
+}
+
 static_assert(WORKER_WARPS == 8, "as many are folded");
 
 // Folds the values of a team of 2^team warps in the same order every time; every thread gets the result. `thread`: of the
-// workers. `place`: which of two places for what warps exchange; who writes to one again has passed the barrier of the other,
-// so it has been read.
+// workers. `place`: which place they exchange them in, 0 and 1 in turns.
 template <class Fold> DEV_CALL f32 fold_team(f32 value, u32 thread, u32 team, u32 place) {
     const u32 warp = thread / WARP, lane = thread % WARP;
-    f32* const shared = reinterpret_cast<f32*>(shared_memory_anew() + STAGING_AT) + place * WORKER_WARPS;
-#pragma unroll
-    for (u32 lanes = WARP / 2; lanes > 0; lanes /= 2) value = Fold::of(value, __shfl_xor_sync(0xffffffffu, value, lanes));
+    f32* const shared = exchange_place<f32>(place);
+    value = fold_warp<Fold>(value);
     if (team == 0) return value;
     if (lane == 0) shared[warp] = value;
     named_barrier(FIRST_FREE_BARRIER + (warp >> team), WARP << team);

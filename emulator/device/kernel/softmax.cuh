@@ -33,7 +33,57 @@ struct SoftEnd {
     }
 };
 
-// What becomes of a row in vectors: its largest element, then the sum of the powers, then the powers again.
+// Powers of two of a warp's elements: each is e^(x - top) times a factor that depends on `top` only, and is the same for equal
+// ones. So the factor drops out of quotients, and what is subtracted costs no instruction of its own.
+struct SoftPowers {
+    static constexpr f32 MOST = 0x1p120f;  // larger products might overflow
+    f32 top;     // the largest element, and what is subtracted before the product:
+    bool apart;  // top itself, or
+    f32 less;    // its product, afterwards
+
+    DEV SoftPowers(f32 largest, bool log)
+        : top(largest == -infinity() ? 0.0f : largest), apart(log || !(fabsf(LOG2_E * top) < MOST)), less(apart ? 0.0f : LOG2_E * top) {}
+    DEV f32 of(f32 x) const { return fast_exp2(fmaf(x, LOG2_E, -less)); }
+    // What makes powers of this kind ones of `other`, whose top is no smaller; 0 if there were none but of -infinity.
+    DEV f32 as(const SoftPowers& other, f32 largest) const {
+        return fast_exp2(apart || other.apart || largest == -infinity() ? LOG2_E * (largest - other.top) : less - other.less);
+    }
+};
+
+// Of a row whose warps each have their own largest element, and a sum of powers in each thread: what this warp's powers are to be
+// multiplied by, or what is still to be subtracted for the logarithm. `thread`, `team`, `place`: see fold_team.
+DEV_CALL f32 finish_soft(f32 largest, f32 sum, bool log, u32 thread, u32 team, u32 place) {
+    const u32 warp = thread / WARP, lane = thread % WARP;
+    float2* const shared = exchange_place<float2>(place);
+    sum = fold_warp<Sum>(sum);
+    f32 most = largest, total = sum;
+    if (team) {
+        if (lane == 0) shared[warp] = make_float2(largest, sum);
+        named_barrier(FIRST_FREE_BARRIER + (warp >> team), WARP << team);
+        const u32 first = warp >> team << team;
+        if (team == 2) {
+            const float4 low = *reinterpret_cast<const float4*>(shared + first);
+            const float4 high = *reinterpret_cast<const float4*>(shared + first + 2);
+            most = maximum(maximum(low.x, low.z), maximum(high.x, high.z));
+            const SoftPowers all(most, log);
+            const auto part = [&](f32 top, f32 powers) { return powers * SoftPowers(top, log).as(all, top); };
+            total = (part(low.x, low.y) + part(low.z, low.w)) + (part(high.x, high.y) + part(high.z, high.w));
+        } else {
+#pragma unroll 1
+            for (u32 i = first; i < first + (1 << team); ++i) most = maximum(most, shared[i].x);
+            const SoftPowers all(most, log);
+            total = 0.0f;
+#pragma unroll 1
+            for (u32 i = first; i < first + (1 << team); ++i)
+                total += shared[i].y * SoftPowers(shared[i].x, log).as(all, shared[i].x);
+        }
+    }
+    const SoftPowers all(most, log), own(largest, log);
+    total = total == 0.0f ? 1.0f : total;  // a row of -infinity
+    return log ? all.top - own.top + logf(total) : own.as(all, largest) * fast_reciprocal(total);
+}
+
+// What becomes of a row in vectors: the powers of its elements, their sum, and the quotients.
 struct SoftRow {
     bool log;
 
@@ -44,42 +94,42 @@ struct SoftRow {
         DEV void unpack(const SoftRow&, u32) {}
     };
     template <bool WIDE, u32 N> DEV void operator()(HeldRow<WIDE, N>& row, const Held<WIDE, N>&) const {
-        const f32 top = largest(row);
+        row.fill(-infinity());
+        const f32 largest = fold_warp<Largest>(largest_of(row));
+        const SoftPowers powers(largest, log);
         f32 sums[VECTOR] = {};
-        row.each([&](f32 (&v)[VECTOR]) {
-#pragma unroll
-            for (u32 k = 0; k < VECTOR; ++k) v[k] -= top;
-        });
+        if (powers.apart) replace_each(row.v, [&](f32 x) { return x - powers.top; });
         if (log) {
             row.each([&](const f32 (&v)[VECTOR]) {
 #pragma unroll
-                for (u32 k = 0; k < VECTOR; ++k) sums[k] += fast_exp2(LOG2_E * v[k]);
+                for (u32 k = 0; k < VECTOR; ++k) sums[k] += powers.of(v[k]);
             });
-            const f32 less = logf(sum(row, sums));
+            const f32 less = finish(row, largest, sums);
             replace_each(row.v, [&](f32 x) { return x - less; });
         } else {
             row.each([&](f32 (&v)[VECTOR]) {
 #pragma unroll
-                for (u32 k = 0; k < VECTOR; ++k) sums[k] += v[k] = fast_exp2(LOG2_E * v[k]);
+                for (u32 k = 0; k < VECTOR; ++k) sums[k] += v[k] = powers.of(v[k]);
             });
-            const f32 scale = fast_reciprocal(sum(row, sums));
+            const f32 scale = finish(row, largest, sums);
             replace_each(row.v, [&](f32 x) { return x * scale; });
         }
     }
     DEV void operator()(StreamedRow& row) const {
-        const f32 top = largest(row);
+        // What is subtracted: the largest element, if it is finite or NaN.
+        const f32 found = row.combine<Largest>(largest_of(row)), top = found == -infinity() ? 0.0f : found;
         f32 sums[VECTOR] = {};
         row.each([&](const f32 (&v)[VECTOR]) {
 #pragma unroll
             for (u32 k = 0; k < VECTOR; ++k) sums[k] += fast_exp2(LOG2_E * (v[k] - top));
         });
-        const f32 total = sum(row, sums);
+        const f32 sum = row.combine<Sum>(fold_tree<Sum>(sums)), total = sum == 0.0f ? 1.0f : sum;  // of a row of -infinity
         row.rewrite(SoftEnd{top, log ? logf(total) : 0.0f, 1.0f / total, log});
     }
 
   private:
-    // What is subtracted: the largest element, if it is finite or NaN.
-    template <class Row> DEV static f32 largest(Row& row) {
+    // Of what this thread has.
+    template <class Row> DEV static f32 largest_of(Row& row) {
         f32 most[VECTOR];
 #pragma unroll
         for (u32 k = 0; k < VECTOR; ++k) most[k] = -infinity();
@@ -87,12 +137,10 @@ struct SoftRow {
 #pragma unroll
             for (u32 k = 0; k < VECTOR; ++k) most[k] = maximum(most[k], v[k]);
         });
-        const f32 found = row.template combine<Largest>(fold_tree<Largest>(most));
-        return found == -infinity() ? 0.0f : found;
+        return fold_tree<Largest>(most);
     }
-    template <class Row> DEV static f32 sum(Row& row, f32 (&sums)[VECTOR]) {
-        const f32 found = row.template combine<Sum>(fold_tree<Sum>(sums));
-        return found == 0.0f ? 1.0f : found;  // a row of -infinity
+    template <class Row> DEV f32 finish(Row& row, f32 largest, f32 (&sums)[VECTOR]) const {
+        return finish_soft(largest, fold_tree<Sum>(sums), log, row.block.thread(), row.rows.team, row.exchange ^= 1);
     }
 };
 

@@ -97,6 +97,27 @@ main:
     ENDLOOP
     HALT
 """
+EXTREMES = """
+.input x : {dtype}[{rows}, {columns}]
+.output soft : {dtype}[{rows}, {columns}]
+.output log : {dtype}[{rows}, {columns}]
+main:
+    SOFTMAX soft, x axis=-1
+    SOFTMAX.log log, x axis=-1
+    HALT
+"""
+UNITS_CLAIMED = """
+.input x : T[{rows}, {columns}]
+.input row : T[{columns}]
+.output relu : T[{rows}, {columns}]
+.output sum : T[{rows}, {columns}]
+main:
+    LOOP s0, 2
+    ACT.relu relu, x
+    EW.add sum, relu, row
+    ENDLOOP
+    HALT
+"""
 MOVES = """
 .input x : {dtype}[3, {rows}, 2, {columns}]
 .output turned : {dtype}[3, {columns}, 2, {rows}]
@@ -215,6 +236,42 @@ def test_shares_that_blocks_claim(monkeypatch, machine, rows, columns, dtype):
         ),
         machine,
     )
+
+
+@pytest.mark.parametrize("dtype", ["bf16", "f32"])
+@sizes(gpu=[(9, 264), (9, 2056), (9, 4104), (9, 8192)], cpu=[(9, 264), (9, 2056), (9, 4104)])
+def test_softmax_of_extremes(machine, rows, columns, dtype):
+    """Warps of one row whose largest elements are far apart, infinite, or too large to be multiplied."""
+    program = assemble(EXTREMES.format(dtype=dtype, rows=rows, columns=columns))
+    x = np.random.default_rng(1).standard_normal((rows, columns)).astype(np.float32)
+    x[1] = -np.inf
+    x[2, : columns // 2] = -np.inf
+    x[3] += 1000
+    x[4, columns // 3] = 3e38
+    x[5] = -3e38
+    x[5, columns - 1] = -2.9e38
+    x[6] = 3e38
+    x[7, 5] = np.inf
+    x[8, ::2] -= 500
+    x = x.astype(BY_TEXT[dtype].numpy)
+    result = SESSIONS[machine](program).run({"x": x}).outputs
+    with np.errstate(all="ignore"):
+        exact = x.astype(np.float64)
+        top = exact.max(axis=1, keepdims=True)
+        moved = exact - np.where(top == -np.inf, 0, top)
+        total = np.exp(moved).sum(axis=1, keepdims=True)
+        soft, log = np.exp(moved) / np.where(total == 0, 1, total), moved - np.log(np.where(total == 0, 1, total))
+    close = 1e-5 if dtype == "f32" else 1e-2
+    assert np.allclose(result["soft"].astype(np.float64), soft, rtol=close, atol=1e-30, equal_nan=True)
+    assert np.allclose(result["log"].astype(np.float64), log, rtol=close, atol=close, equal_nan=True)
+
+
+@pytest.mark.parametrize("dtype", ["bf16", "f32"])
+@sizes(gpu=[(5200, 8200)], cpu=[(97, 8200)])
+def test_units_that_blocks_claim(monkeypatch, machine, rows, columns, dtype):
+    """Units of one and of two tensors, one the same in all rows, each twice in a run: the last share is not whole."""
+    monkeypatch.setattr(shares, "WORTH", 0)
+    check(assemble(UNITS_CLAIMED.format(rows=rows, columns=columns).replace(": T[", f": {dtype}[")), machine)
 
 
 @pytest.mark.parametrize("dtype", ["i8", "f16", "f32", "i64"])
