@@ -260,6 +260,7 @@ LAUNCH = Struct(
         ("instructions", "<u4", 1, "u32", "length of the program"),
         ("first_pieces", "<u4", IMAGES_AHEAD, "u32", "lengths of the first images, in 16 bytes"),
         ("pairs", "<u4", 1, "u32", "whether blocks of a pair share stages anywhere in the program"),
+        ("rehearsal", "<u4", 1, "u32", "whether the first instruction is a product on a hot path"),
         ("expected_base", "<u4", 1, "u32", "0; the tests plant a hang with anything else"),
         ("rank", "<u4", 1, "u32", ""),
         ("world", "<u4", 1, "u32", ""),

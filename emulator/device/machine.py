@@ -210,6 +210,7 @@ class DeviceSession:
         launch["timeout_ns"] = int(self._machine.timeout * 1e9)
         launch["instructions"] = len(self.program.instructions)
         launch["first_pieces"], launch["pairs"] = self._plan.first_pieces, self._plan.pairs
+        launch["rehearsal"] = self._plan.rehearsal
         launch["rank"], launch["world"] = 0, 1
         return launch
 

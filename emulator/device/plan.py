@@ -23,6 +23,8 @@ from dla.emulator.device.layout import (
     IMAGE_HEADER,
     IMAGES_AHEAD,
     MAX_WAITS,
+    PATH_CONV,
+    PATH_GEMM,
     TENSOR,
     WAIT_FOR_ALL,
 )
@@ -69,6 +71,11 @@ class Plan:
     def first_pieces(self) -> Array:
         """Lengths of the first images, u32 [IMAGES_AHEAD] in 16 bytes: a launch needs no table for them."""
         return self.image_places[:IMAGES_AHEAD, 1]
+
+    @property
+    def rehearsal(self) -> bool:
+        """Whether the program begins with a product: see `Rehearsal` in kernel/hopper/gemm.cuh."""
+        return self.schedules[0].path in (PATH_GEMM, PATH_CONV)
 
     @property
     def pairs(self) -> bool:

@@ -19,6 +19,8 @@ struct Kept {
     }
 };
 
+constexpr u32 BEFORE_FIRST = ~0u;  // instead of a work's number: a rehearsal, before the launch's first work
+
 // The workers of a block as the hot paths see them: 8 warps, and the stages that the loader filled for the present work.
 struct Workers {
     RingPlace place;

@@ -44,11 +44,21 @@ struct NextWork {
 #endif
         path = __shfl_sync(0xffffffffu, w.last ? END_OF_WORK : path, 0);
     }
-    // Behind a work that this warp is done with.
+    // Behind a work that this warp is done with, or a rehearsal.
     DEV static NextWork behind(u32 taken) {
-        warp_arrive(&Kept::shared().done[taken % WORKS]);
+        if (taken != BEFORE_FIRST) warp_arrive(&Kept::shared().done[taken % WORKS]);
         return NextWork(taken + 1);
     }
+    // What a launch begins with.
+    DEV static NextWork first() {
+#ifdef HOPPER
+        if (__shfl_sync(0xffffffffu, Rehearsal::begin(), 0)) return NextWork(BEFORE_FIRST, PATH_GEMM);
+#endif
+        return NextWork(0);
+    }
+
+  private:
+    DEV NextWork(u32 number, u32 its_path) : taken(number), path(its_path) {}
 };
 
 // Executes works from `next` on as long as they are handlers', which wait until they may begin (run_tile in
@@ -83,7 +93,7 @@ DEV void begin_hot(u32 taken) {
 // One switch, all of whose cases find out what is next: for each branch around them, the compiler would keep something in local
 // memory and read it, at the price of an access to global memory, in every work.
 DEV void work() {
-    for (NextWork next(0);;) {
+    for (NextWork next = NextWork::first();;) {
         switch (next.path) {
             case PATH_GENERIC: next = run_generic_works(next); break;
 #ifdef HOPPER

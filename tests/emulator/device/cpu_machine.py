@@ -128,6 +128,7 @@ class CpuSession:
             self._kept.append(table)
         self._launch["instructions"], self._launch["world"] = len(program.instructions), 1
         self._launch["first_pieces"], self._launch["pairs"] = self.plan.first_pieces, self.plan.pairs
+        self._launch["rehearsal"] = self.plan.rehearsal
         assert self._library.run_prepare(ctypes.c_void_p(self._launch.ctypes.data), BLOCKS) == 0
 
     def set_state(self, values: Mapping[str, Any]) -> None:

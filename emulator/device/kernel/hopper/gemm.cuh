@@ -244,6 +244,26 @@ template <class Put> DEV void finish_in_scratch(Workers& me, Put put) {
     me.release(Stage{me.place.sequence - 1, 0});  // the scratch memory
 }
 
+// Code is fetched where it is executed first, line by line, by all blocks at once: the end of the first tile of a launch took 5 to
+// 10 times as long as that of others. So where a program begins with a product, half of the warps go through that end once, with
+// no rows to store, while the work is decoded and loaded. They take it for work number -1.
+struct Rehearsal {
+    DEV static bool is_on() { return Kept::taken() == BEFORE_FIRST; }
+    DEV static const ProductSchedule& schedule() {
+        const auto* const first = reinterpret_cast<const ImageHeader*>(shared_state().launch->images);
+        return *reinterpret_cast<const ProductSchedule*>(first->detail);
+    }
+    // Whether there is something to rehearse for this warp.
+    DEV static bool begin() {
+        const Launch* const launch = shared_state().launch;
+        if (!launch->rehearsal || Kept::warp() < WORKER_WARPS / 2) return false;
+        const u32 what = schedule().what, splits = schedule().splits, sums = schedule().tile_rows * schedule().tile_columns;
+        const Lines lines{launch->workspace, 0, what | Lines::size_of(0, 0, max(sums / (2 * BLOCK_ROWS * PIECE_COLUMNS), 1))};
+        lines.keep();
+        return what != 0 && splits == 1 && direct_of(lines) != Direct::NONE;
+    }
+};
+
 struct HopperGemm {
     static DEV bool in_pairs(const Work& w) { return HopperProducts(w).in_pairs(); }
 
@@ -256,9 +276,15 @@ struct HopperGemm {
         else load_items<false>(p, loader);
     }
 
+    // All tiles of this block; in a rehearsal, the end of one.
     static DEV void run(Workers& me) {
-        me.wait_placed();
-        for (u32 item = me.work().first_tile; item < me.work().tiles; item = Kept::place().tile + gridDim.x) {
+        u32 item = 0, items = 1;
+        if (!Rehearsal::is_on()) {
+            me.wait_placed();
+            item = me.work().first_tile;
+            items = me.work().tiles;
+        }
+        for (Kept::place().tiles = items; item < Kept::place().tiles; item = Kept::place().tile + gridDim.x) {
             __syncwarp();  // every lane has read which tile was the last one
             Kept::place().tile = item;
             f32 sums[SUMS];
@@ -331,34 +357,51 @@ struct HopperGemm {
         return filled && (p.schedule().scratch == 0 || loader.claim(scratch, p.schedule().scratch, 0));
     }
 
+    // What the main loop is given for a tile.
+    struct MainLoop {
+        TileLayout layout;
+        u32 stages, width, flags;
+    };
+
     // False if the run is over. What does not depend on operands is worked out before they are waited for.
-    static DEV bool multiply_item(f32 (&sums)[SUMS], EarlyBias& bias, Workers& me) {
+    static DEV bool begin_item(MainLoop& loop, EarlyBias& bias, Workers& me) {
         const HopperProducts p(me.work());
         if (p.schedule().splits > 1) partial_lines().keep();  // first: what is known by then has to be kept over a call
         const ProductTiles tiles = p.tiles();
         const ProductItem at = tiles.at(Kept::place().tile);
         const u32 warp = me.warp(), flags = p.schedule().flags;
         const WarpPart part(p, at, warp);
-        const TileLayout layout = p.layout(warp / 4);
+        loop = MainLoop{p.layout(warp / 4), at.stages, part.width, flags};
         if (!(flags & OUT_IN_LINES)) keep_place(tiles, at, part);
         else if (tiles.splits == 1) lines_of(p, tiles, at, part).keep();
-        const bool biased = (flags & BIAS_EARLY) != 0;
         if (Kept::place().tile == p.work.first_tile && !me.wait_ready()) return false;
-        if (biased) bias.fetch(ProductArgs(p.work).bias(), part.column, tiles.columns, me.lane());
-        if (flags & FLOATS) {
+        if (flags & BIAS_EARLY) bias.fetch(ProductArgs(p.work).bias(), part.column, tiles.columns, me.lane());
+        return true;
+    }
+
+    // False if the run is over. In a rehearsal, the main loop has no stages.
+    static DEV bool multiply_item(f32 (&sums)[SUMS], EarlyBias& bias, Workers& me) {
+        MainLoop loop{};
+        if (Rehearsal::is_on()) {
+            loop.width = Lines::kept().pieces() * PIECE_COLUMNS;
+            loop.flags = Rehearsal::schedule().flags;
+        } else if (!begin_item(loop, bias, me)) {
+            return false;
+        }
+        if (loop.flags & FLOATS) {
             const TurnedToDepth turned;
-            switch (part.width) {
-                case 64: multiply<Tf32, 64, false, false>(sums, layout, at.stages, me, turned); break;
-                case 128: multiply<Tf32, 128, false, false>(sums, layout, at.stages, me, turned); break;
-                default: multiply<Tf32, 256, false, false>(sums, layout, at.stages, me, turned); break;
+            switch (loop.width) {
+                case 64: multiply<Tf32, 64, false, false>(sums, loop.layout, loop.stages, me, turned); break;
+                case 128: multiply<Tf32, 128, false, false>(sums, loop.layout, loop.stages, me, turned); break;
+                default: multiply<Tf32, 256, false, false>(sums, loop.layout, loop.stages, me, turned); break;
             }
             return true;
         }
-        switch (part.width) {
-            case 0: pass_by(sums, layout, at.stages, me); break;
-            case 64: multiply_any<64>(sums, flags, layout, at.stages, me); break;
-            case 128: multiply_any<128>(sums, flags, layout, at.stages, me); break;
-            default: multiply_any<256>(sums, flags, layout, at.stages, me); break;
+        switch (loop.width) {
+            case 0: pass_by(sums, loop.layout, loop.stages, me); break;
+            case 64: multiply_any<64>(sums, loop.flags, loop.layout, loop.stages, me); break;
+            case 128: multiply_any<128>(sums, loop.flags, loop.layout, loop.stages, me); break;
+            default: multiply_any<256>(sums, loop.flags, loop.layout, loop.stages, me); break;
         }
         return true;
     }
