@@ -32,6 +32,7 @@ NORM_ROWS, NORM_CENTRED, NORM_GAIN, NORM_BIAS, BIAS_FIRST, NORM_OF_ONE = (1 << i
 STREAM_NORM_ELEMENTS = 4096
 CHANNELS_SLOT = MAX_OPERANDS - 1
 WAIT_FOR_ALL = 0xFFFFFFFF
+PLAIN_UNITS = 8
 CONTROLLER_ONLY = 0x100
 CONTROLLER_WARPS = 4
 WORKER_WARPS = 8
@@ -46,6 +47,7 @@ CONSTANTS: dict[str, tuple[int, str]] = {
     "TURN_AT": (TURN_AT, "behind the counters: blocks that have ended, modulo those of two launches"),
     "MAX_WAITS": (MAX_WAITS, "dependencies of one instruction: one lane polls each"),
     "WAIT_FOR_ALL": (WAIT_FOR_ALL, "number of waits that means: until everything before is done"),
+    "PLAIN_UNITS": (PLAIN_UNITS, "a StreamSchedule's plain"),
     "PATH_GENERIC": (PATH_GENERIC, "a handler for each row"),
     "PATH_GEMM": (PATH_GEMM, "matrix products by wgmma"),
     "PATH_STREAM": (PATH_STREAM, "products of few rows, at the speed of memory"),
@@ -220,6 +222,15 @@ STREAM_SCHEDULE = Struct(
         ("base", "<u4", 2, "u32", "address of the map, low half first"),
         ("norm", "<u4", 1, "u32", "NORM_ROWS and so on; 0: a is multiplied as it is"),
         ("eps", "<f4", 1, "f32", "of the NORM"),
+        ("gives", "<u4", 1, "u32", "where in the exchange the result is left as it comes, in 16 bytes, plus 1; or 0"),
+        ("takes", "<u4", 1, "u32", "the same of a: where it comes"),
+        (
+            "plain",
+            "<u4",
+            1,
+            "u32",
+            "0; or for PlainStream: 1, 2 log rows, PLAIN_UNITS times units of all blocks",
+        ),
     ),
 )
 REPORT = Struct(
@@ -252,6 +263,7 @@ LAUNCH = Struct(
         ("maps", "<u8", 1, "const char*", "tensor maps of the hot paths, 128 bytes each"),
         ("workspace", "<u8", 1, "char*", "memory of the hot paths, zero at the start of the first launch"),
         ("counters", "<u8", 1, "u32*", "two sets of COUNTERS completion counters; at TURN_AT, which is whose turn"),
+        ("exchange", "<u8", 1, "char*", "two sets of results that are taken as they come; all ones: none yet"),
         ("abort", "<u8", 1, "u32*", "set: every wait gives up"),
         ("report", "<u8", 1, "Report*", ""),
         ("probes", "<u8", 1, "ProbeRecord*", ""),
@@ -261,6 +273,7 @@ LAUNCH = Struct(
         ("first_pieces", "<u4", IMAGES_AHEAD, "u32", "lengths of the first images, in 16 bytes"),
         ("pairs", "<u4", 1, "u32", "whether blocks of a pair share stages anywhere in the program"),
         ("rehearsal", "<u4", 1, "u32", "whether the first instruction is a product on a hot path"),
+        ("exchange_bytes", "<u4", 1, "u32", "of a set, in whole 16 bytes"),
         ("expected_base", "<u4", 1, "u32", "0; the tests plant a hang with anything else"),
         ("rank", "<u4", 1, "u32", ""),
         ("world", "<u4", 1, "u32", ""),

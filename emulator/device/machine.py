@@ -111,6 +111,7 @@ class DeviceSession:
             "image_places": upload(self._plan.image_places),
             "maps": upload(np.frombuffer(b"".join(m.encode() for m in self._plan.maps), np.uint8)),
             "workspace": upload(np.zeros(self._plan.workspace_bytes, np.uint8)),
+            "exchange": upload(np.full(2 * self._plan.exchange_bytes, 0xFF, np.uint8)),
         }
         self._counters = upload(np.zeros(COUNTER_WORDS, np.uint32))
         self._abort = upload(np.zeros(1, np.uint32))
@@ -211,6 +212,7 @@ class DeviceSession:
         launch["instructions"] = len(self.program.instructions)
         launch["first_pieces"], launch["pairs"] = self._plan.first_pieces, self._plan.pairs
         launch["rehearsal"] = self._plan.rehearsal
+        launch["exchange_bytes"] = self._plan.exchange_bytes
         launch["rank"], launch["world"] = 0, 1
         return launch
 
@@ -271,6 +273,7 @@ class DeviceSession:
         self.memory.clear(self.memory.report, REPORT.dtype.itemsize)
         self.memory.clear(self._counters.ptr, 4 * COUNTER_WORDS)
         self.memory.clear(self._tables["workspace"].ptr, self._plan.workspace_bytes)
+        self.memory.clear(self._tables["exchange"].ptr, 2 * self._plan.exchange_bytes, 0xFF)
         self._stream.synchronize()
 
     def _trap(self, report: Any) -> Trap:
@@ -282,11 +285,12 @@ class DeviceSession:
         location = None if index is None else self.program.location(index)
         if category == "timeout":
             what, counter, value, target = detail[:4]
-            text = (
-                f"waited {self._machine.timeout:g} s for counter {counter}, which is {value} and should reach {target}"
-                if what == 0
-                else f"waited {self._machine.timeout:g} s for the workers of a block"
+            waited_for = (
+                f"counter {counter}, which is {value} and should reach {target}",
+                "the workers of a block",
+                "results that come word by word",
             )
+            text = f"waited {self._machine.timeout:g} s for {waited_for[what]}"
             return TimeoutTrap(category, text, instruction=index, location=location)
         return Trap(category, self._explain(category, index, detail), instruction=index, location=location)
 

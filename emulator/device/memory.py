@@ -92,9 +92,9 @@ class DeviceMemory:
         self._copy_in(address, data, stream)
         stream.synchronize()
 
-    def clear(self, address: int, size: int) -> None:
-        """Zero `size` bytes, in order with everything else."""
-        self._runtime.memsetAsync(address, 0, size, self.stream.ptr)
+    def clear(self, address: int, size: int, value: int = 0) -> None:
+        """Set `size` bytes to `value`, in order with everything else."""
+        self._runtime.memsetAsync(address, value, size, self.stream.ptr)
 
     def fill(self, segment: Segment, pattern: Array) -> None:
         """Write the bytes of `pattern` (u8) over a whole segment, again and again; ordered, not waited for."""

@@ -15,6 +15,8 @@ from typing import Any
 import numpy as np
 
 from dla.emulator.conflicts import conflicts
+from dla.emulator.device import exchange
+from dla.emulator.device.exchange import Exchange
 from dla.emulator.device.generate import worker_rows
 from dla.emulator.device.layout import (
     CHANNELS_SLOT,
@@ -59,6 +61,7 @@ class Plan:
     image_places: Array  # u32 [instructions + IMAGES_AHEAD, 2]: begin and length, in 16 bytes
     maps: tuple[AnyMap, ...]
     workspace_bytes: int
+    exchange_bytes: int  # of a set: two sets are there
     probes: tuple[int, ...]  # index of the PROBE that reports in each slot
     headers: Array  # IMAGE_HEADER [instructions]
     schedules: tuple[Schedule, ...]  # of each instruction
@@ -108,13 +111,15 @@ def build(program: Program, bases: Mapping[Segment, int], target: Target, choice
     fused = fusion.find(program, context)
     program = fused.program
     before = conflicts(program)
-    waits, wait_lists = _waits(program, before)
     slots = [_operand_slots(i, tables) if i.row.operands else () for i in program.instructions]
     schedules = [schedule(i, context) if i.row.operands else GENERIC for i in program.instructions]
     for index, norm in fused.norms.items():
         schedules[index] = norm.added_to(schedules[index])
         slots[index] += (0,) * (CHANNELS_SLOT - len(slots[index])) + (_channels_slot(norm.channels, tables),)
     operands = _operands(tables, reach, bases)
+    handed = exchange.find(program, before, schedules, reach)
+    schedules = list(handed.schedules(schedules))
+    waits, wait_lists = _waits(program, before, handed)
     shares = [_share(*pair, target.blocks) for pair in zip(program.instructions, schedules, strict=True)]
     waits[:, 3] = first_blocks(before, shares, target.blocks)
     headers = _headers(program, tables, schedules, waits, wait_lists)
@@ -123,8 +128,8 @@ def build(program: Program, bases: Mapping[Segment, int], target: Target, choice
         header["dynamic"] = any(operands[entry]["dynamic"] for entry in entries)
     images, places = _images(headers, operands, slots)
     return Plan(
-        program, fused.into, images, places, tuple(context.maps), context.workspace_bytes, tuple(tables.probes),
-        headers, tuple(schedules), operands, tuple(slots), waits, wait_lists,
+        program, fused.into, images, places, tuple(context.maps), context.workspace_bytes, handed.set_bytes,
+        tuple(tables.probes), headers, tuple(schedules), operands, tuple(slots), waits, wait_lists,
     )  # fmt: skip
 
 
@@ -287,7 +292,7 @@ def _share(instruction: Instruction, schedule: Schedule, blocks: int) -> Share |
     return Share(min(blocks, max(1, math.ceil(most / TILE_ELEMENTS))))
 
 
-def _waits(program: Program, conflicting: Sequence[Sequence[int]]) -> tuple[Array, Array]:
+def _waits(program: Program, conflicting: Sequence[Sequence[int]], handed: Exchange) -> tuple[Array, Array]:
     """Counters to wait for and to signal; the last column is left open.
 
     Signalling instructions share COUNTERS counters round-robin; targets count every arrival that program order puts
@@ -301,11 +306,11 @@ def _waits(program: Program, conflicting: Sequence[Sequence[int]]) -> tuple[Arra
     for index, instruction in enumerate(program.instructions):
         if _signals(instruction.row):
             counter[index] = len(counter) % COUNTERS
-    for index, before in enumerate(conflicting):
+    for index in range(len(conflicting)):
         if index not in counter:
             continue
         shared = (counter[index],) if len(counter) > COUNTERS else ()
-        needed = _counters(counter, before, shared)
+        needed = _counters(counter, handed.before(index, conflicting), shared)
         count = WAIT_FOR_ALL if needed is None else len(needed)
         waits[index] = (len(lists), count, counter[index], 0)
         lists += needed or []

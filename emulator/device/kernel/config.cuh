@@ -36,6 +36,7 @@ constexpr u32 LANDING_NS = 100 * 1000;     // longer than any copy takes
 
 constexpr u32 WAITED_FOR_COUNTER = 0;      // what a time-out waited for, in its report
 constexpr u32 WAITED_FOR_WORKERS = 1;
+constexpr u32 WAITED_FOR_RESULTS = 2;
 
 constexpr u32 WORKER_BARRIER = 1;          // named barrier ids; 0 is __syncthreads
 constexpr u32 FIRST_FREE_BARRIER = 2;      // from here on for whoever is at work

@@ -174,14 +174,23 @@ struct Controller {
     }
 
     // Launches take turns with two sets of counters, and each leaves the other's at zero: no block has to wait for the last one.
+    // Likewise with what is in the exchange, which they leave without results.
     // The turn is a count of blocks, up to those of two launches. Each block adds itself after it has looked, so that all blocks
     // of a launch find a number in the same half.
     DEV void take_turn() {
-        if (first_lane()) shared.counters = launch.counters + (turn < gridDim.x ? 0 : COUNTERS);
+        const bool first = turn < gridDim.x;
+        if (first_lane()) {
+            shared.counters = launch.counters + (first ? 0 : COUNTERS);
+            shared.exchange = launch.exchange + (first ? 0 : launch.exchange_bytes);
+        }
     }
     DEV void end_turn() {
-        u32* const others = launch.counters + (shared.counters == launch.counters ? COUNTERS : 0);
+        const bool first = shared.counters == launch.counters;
+        u32* const others = launch.counters + (first ? COUNTERS : 0);
         for (u32 i = blockIdx.x * WARP + lane; i < COUNTERS; i += gridDim.x * WARP) store_relaxed(others + i, 0);
+        char* const results = launch.exchange + (first ? launch.exchange_bytes : 0);
+        for (u32 i = blockIdx.x * WARP + lane; i < launch.exchange_bytes / PIECE_BYTES; i += gridDim.x * WARP)
+            store_relaxed_16(reinterpret_cast<f32*>(results) + i * 4, make_uint4(~0u, ~0u, ~0u, ~0u));
         if (first_lane()) count_relaxed(launch.counters + TURN_AT, 2 * gridDim.x - 1);
     }
 

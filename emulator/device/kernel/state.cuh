@@ -140,7 +140,8 @@ struct Shared {
     u32 shared_with[COUNTERS / WARP + 1]; // a bit for each counter: set once blocks other than this one count on it
     Scalars scalars;
     Launch launch[1];  // a copy: the parameters themselves are as far as global memory, unless the address is known to the compiler
-    u32* counters;     // those of this launch
+    u32* counters;     // those of this launch,
+    char* exchange;    // and its set of results that are taken as they come
     u32 stop;          // this block has trapped or heard of a trap
     WorkerPlace workers[WORKER_WARPS];
 };

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from dla.emulator.device.layout import PATH_STREAM, STREAM_SCHEDULE
+from dla.emulator.device.layout import PATH_STREAM, PLAIN_UNITS, STREAM_SCHEDULE
 from dla.emulator.device.paths.tensor_map import ALIGNMENT, MAX_STRIDE, TensorMap
 from dla.emulator.device.paths.types import Context, Schedule
 from dla.isa.descriptor import Descriptor, Dynamic
@@ -21,6 +21,14 @@ NARROW_UNIT, WIDE_UNIT = 16, 32
 """The same of columns that lie across. Narrow ones load more blocks evenly, wide ones more of each line of memory."""
 MOST_WIDE_ROWS = 8
 """More of them have more sums in a wide unit than a block has threads to finish them."""
+KEPT_DEPTH = {PACKED_UNIT: 4096, NARROW_UNIT: 2048, WIDE_UNIT: 2048}
+"""Of a, what warps keep in registers if it has few rows, by the unit."""
+SUMS = 256
+"""That a block finishes at a time: one for each of its workers."""
+PLAIN_STEPS = 3
+_FIELDS = [name for name, _, count, *_ in STREAM_SCHEDULE.fields for _ in range(count)]
+NORM_AT, GIVES_AT, TAKES_AT, PLAIN_AT = (_FIELDS.index(name) for name in ("norm", "gives", "takes", "plain"))
+"""Places in the numbers of a schedule."""
 GRANULES = 4
 GRANULE_BYTES = 8192
 LINE_DEPTH = 64
@@ -60,6 +68,7 @@ def schedule(instruction: Instruction, context: Context) -> Schedule | None:
     else:
         return None
     tensor_map = stages.tensor_map
+    units = math.ceil(b.bounds[-1] / stages.unit)
     values = {
         **vars(stages),
         "map": context.map_index(tensor_map),
@@ -68,10 +77,49 @@ def schedule(instruction: Instruction, context: Context) -> Schedule | None:
     }
     detail = [int(values[name]) for name, *_ in STREAM_SCHEDULE.fields if name in values]
     address = tensor_map.address
-    detail += [address & 0xFFFFFFFF, address >> 32]
+    plain = _plain(instruction, stages.unit, units, context.target.blocks)
+    detail += [address & 0xFFFFFFFF, address >> 32, 0, 0, 0, 0, plain]
     lies = "packed" if stages.unit == PACKED_UNIT else "across"
-    units = math.ceil(b.bounds[-1] / stages.unit)
     return Schedule(PATH_STREAM, tuple(detail), f"streamed in units of {stages.unit} columns, {lies}", units)
+
+
+def _plain(instruction: Instruction, unit: int, units: int, blocks: int) -> int:
+    """STREAM_SCHEDULE's number for products that kernel/hopper/stream_plain.cuh executes, 0 for others."""
+    out, a = (instruction.operand(name) for name in ("out", "a"))
+    assert out is not None
+    assert a is not None
+    rows, each = math.prod(out.bounds[:-1]), units // blocks
+    attributes = instruction.attributes
+    steps: tuple[str, ...] = attributes.get("steps", ())
+    if (
+        rows not in (1, 2, 4)
+        or a.bounds[-1] > KEPT_DEPTH[unit]
+        or (each + 1) * unit * rows > SUMS
+        or instruction.sub == "glu"
+        or len(steps) > PLAIN_STEPS
+        or not set(steps) <= {"bias", "act", "residual"}
+        or any(instruction.operand(name) is not None for name in ("c", "gate"))
+    ):
+        return 0
+    bias, residual = (instruction.operand(name) for name in ("bias", "residual"))
+    whole = [d for d in (out, a, residual) if d is not None]
+    if any(d is not None and d.dtype is not a.dtype for d in (*whole, bias)) or not all(map(is_row_major, whole)):
+        return 0
+    if a.elements != rows * a.bounds[-1] or (residual is not None and residual.elements != out.elements):
+        return 0
+    if bias is not None and (bias.elements != out.bounds[-1] or not is_row_major(bias)):
+        return 0
+    return 1 | rows // 2 << 1 | each * PLAIN_UNITS
+
+
+def is_row_major(d: Descriptor) -> bool:
+    """Whether a tensor has no gaps, whatever its registers hold: dims are constant, or 1 unless it has no elements."""
+    step = 1
+    for given, dim, stride in zip(reversed(d.dims), reversed(d.bounds), reversed(d.strides), strict=True):
+        if dim != 1 and (isinstance(given, Dynamic) or stride != step):
+            return False
+        step *= dim
+    return True
 
 
 def _has_packed_rows(a: Descriptor) -> bool:

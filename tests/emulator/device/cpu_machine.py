@@ -120,12 +120,15 @@ class CpuSession:
         tables = {
             "images": self._images, "image_places": self._copied(self.plan.image_places),
             "maps": maps, "workspace": self._room(self.plan.workspace_bytes + 16), "counters": self._counters,
+            "exchange": self._room(2 * self.plan.exchange_bytes + 16),
             "abort": self._abort, "report": self._report, "probes": self._probes,
             "initial_registers": self._registers,
         }  # fmt: skip
         for name, table in tables.items():
             self._launch[name] = table.ctypes.data
             self._kept.append(table)
+        tables["exchange"][:] = 0xFF
+        self._launch["exchange_bytes"] = self.plan.exchange_bytes
         self._launch["instructions"], self._launch["world"] = len(program.instructions), 1
         self._launch["first_pieces"], self._launch["pairs"] = self.plan.first_pieces, self.plan.pairs
         self._launch["rehearsal"] = self.plan.rehearsal

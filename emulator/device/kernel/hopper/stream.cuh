@@ -10,9 +10,9 @@
 #include "hopper/stream_across.cuh"
 #include "hopper/stream_norm.cuh"
 #include "hopper/stream_packed.cuh"
+#include "hopper/stream_plain.cuh"
 
 constexpr u32 PANEL_DEPTH = 2048;                  // of a stage of packed columns
-constexpr u32 WARP_SUMS = 256;                     // that a warp leaves in the staging: one thread each finishes them
 constexpr u32 STAGES_IN_FLIGHT = 1;
 static_assert(WARP_SUMS == WORKER_THREADS && STAGING_AT + WORKER_WARPS * WARP_SUMS * 4 <= NORMALISED_AT, "the sums fit");
 
@@ -91,6 +91,10 @@ struct HopperStream {
     static DEV void run() {
         const Work& w = Kept::shared().works[Kept::taken() % WORKS];
         const StreamSchedule& s = schedule(w);
+        if (s.plain) {
+            run_plain(s);
+            return;
+        }
         const u32 rows = StreamShare::rows_of(w);
         switch (s.unit) {
             case PACKED_UNIT:
@@ -119,6 +123,16 @@ struct HopperStream {
     }
     static DEV Epilogue epilogue(const Work& w) { return gemm_epilogue(GemmArgs::of(w)); }
 
+    static DEV void run_plain(const StreamSchedule& s) {
+        switch (s.unit) {
+            case PACKED_UNIT:
+                if (s.half_floats) PlainStream<PackedStream<FewRows<F16>>>::run();
+                else PlainStream<PackedStream<FewRows<Bf16>>>::run();
+                break;
+            case 16: PlainStream<AcrossStream<16, 1>>::run(); break;
+            default: PlainStream<AcrossStream<32, 1>>::run(); break;
+        }
+    }
     template <class T> static DEV void run_packed(u32 rows) {
         if (rows <= 4) run_as<PackedStream<FewRows<T>>>();
         else run_as<PackedStream<ManyRows<T>>>();

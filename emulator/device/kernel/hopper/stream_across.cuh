@@ -26,13 +26,25 @@ template <u32 GROUPS> struct AcrossRows {
         Chunk c;
 #pragma unroll
         for (u32 group = 0; group < GROUPS; ++group) {
-            const uint4 v = (group ? high : low).load(depth);
-            const bool one = turned & 1, two = turned & 2;
-            const u32 w[4] = {one ? v.y : v.x, one ? v.x : v.y, one ? v.w : v.z, one ? v.z : v.w};
-#pragma unroll
-            for (u32 i = 0; i < 4; ++i) c.words[group][i] = two ? w[i ^ 2] : w[i];
+            choose(c.words[group], (group ? high : low).load(depth), turned);
         }
         return c;
+    }
+    static DEV Chunk chosen(const uint4& v, u32 turned) {  // of a single group
+        Chunk c;
+        choose(c.words[0], v, turned);
+        return c;
+    }
+    // Of a lane: the row of a group whose chunks it reads, and what chosen() asks for.
+    static DEV u32 row_of(u32 lane) { return lane >> 2; }
+    static DEV u32 turned_of(u32 lane) { return lane & 3; }
+
+  private:
+    static DEV void choose(u32 (&words)[4], const uint4& v, u32 turned) {
+        const bool one = turned & 1, two = turned & 2;
+        const u32 w[4] = {one ? v.y : v.x, one ? v.x : v.y, one ? v.w : v.z, one ? v.z : v.w};
+#pragma unroll
+        for (u32 i = 0; i < 4; ++i) words[i] = two ? w[i ^ 2] : w[i];
     }
 };
 

@@ -3,6 +3,8 @@
 #ifdef HOPPER
 #include "epilogue.cuh"
 
+constexpr u32 WARP_SUMS = 256;  // that a warp leaves in the staging: one thread each finishes them
+
 // Rows of a: where they are in memory, or one behind the other in the staging, behind the sums, where the product has made them
 // itself (stream_norm.cuh).
 constexpr u32 NORMALISED_AT = STAGING_AT + STAGING_BYTES / 2;

@@ -32,10 +32,11 @@ template <class T> struct FewRows {
     bool odd;
 
     DEV FewRows(const StreamRows& rows, u32 depth, u32 lane) : row(rows, lane >> 3, depth), odd(lane >> 2 & 1) {}
-    DEV Chunk load(u32 depth) const {
-        const uint4 v = row.load(depth);
-        return {odd ? v.y : v.x, odd ? v.w : v.z};
-    }
+    DEV Chunk load(u32 depth) const { return chosen(row.load(depth), odd); }
+    static DEV Chunk chosen(const uint4& v, u32 turned) { return {turned & 1 ? v.y : v.x, turned & 1 ? v.w : v.z}; }
+    // Of a lane: the row whose chunks it reads, and what chosen() asks for.
+    static DEV u32 row_of(u32 lane) { return lane >> 3; }
+    static DEV u32 turned_of(u32 lane) { return lane >> 2 & 1; }
     static DEV void multiply(f32 (&sums)[2][4], const uint4& b, const Chunk& a, u32 step) {
         const u32 left[4] = {b.x, b.y, b.z, b.w};
         T::multiply(sums[step & 1], left, a.words[0], a.words[1]);

@@ -1,0 +1,161 @@
+"""Results that the next product takes as they come: when they are, what is waited for then, and that they are right."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from dla.assembler import assemble
+from dla.emulator.compare import compare
+from dla.emulator.device import exchange, plan
+from dla.emulator.device.paths import Target
+from dla.isa.descriptor import Segment
+from dla.isa.dtypes import DType
+from dla.isa.errors import Trap
+from dla.isa.program import Program
+from dla.tests.emulator.device import cpu_machine
+from dla.tests.emulator.device.cpu_machine import CpuSession
+from dla.tests.emulator.device.random_instructions import values
+
+BASES = {segment: segment.value << 40 for segment in Segment}
+on_cpu = pytest.mark.skipif(cpu_machine.COMPILER is None, reason="no g++, which compiles the kernel for the CPU")
+
+HEAD = """
+.input x : bf16[{rows}, {width}]
+.input w : bf16[{width}, {width}]
+.input c : bf16[{width}]
+.scratch a : bf16[{rows}, {width}]
+.scratch b : bf16[{rows}, {width}]
+.output y : bf16[{rows}, {width}]
+main:
+"""
+
+
+def text(body: str, rows: int = 1, width: int = 64) -> str:
+    """A program of products on tensors of one size."""
+    return HEAD.format(rows=rows, width=width) + body + "    HALT\n"
+
+
+def chain(length: int, ending: str = "") -> str:
+    """Products, each of the result of the one before, which take turns with two buffers."""
+    names = ["x", *("ab"[i % 2] for i in range(length - 1)), "y"]
+    return "".join(f"    GEMM {names[i + 1]}, {names[i]}, w{ending}\n" for i in range(length))
+
+
+def takers(source: str) -> dict[int, int]:
+    """Of each instruction that takes results as they come, whose."""
+    made = plan.build(assemble(source), BASES, Target(hopper=True))
+    found = {}
+    for index, chosen in enumerate(made.schedules):
+        if "takes a from " in chosen.summary:
+            found[index] = int(chosen.summary.split("takes a from ")[1].split()[0])
+    return found
+
+
+def test_what_a_taker_waits_for():
+    """For what the giver waits for and, as that may be a taker, for whom that has taken from. Others wait for both."""
+    made = plan.build(assemble(text(chain(5) + "    FILL a, 0\n")), BASES, Target(hopper=True))
+
+    def waits(index: int) -> list[int]:
+        first, count = (int(n) for n in made.waits[index, :2])
+        return made.wait_lists[first : first + count].tolist()
+
+    assert [waits(index) for index in range(6)] == [[], [], [0], [0, 1], [1, 2], [2, 3]]
+    assert made.exchange_bytes == 4 * 1024
+
+
+@pytest.mark.parametrize("rows", [1, 2, 3, 4, 5])
+def test_few_rows_that_are_a_power_of_two_go_through_the_exchange(rows):
+    """Two neighbours, which lie in one warp, are a word."""
+    assert takers(text(chain(3), rows=rows)) == ({1: 0, 2: 1} if rows in (1, 2, 4) else {})
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        "    LOOP s1, 2\n    GEMM a, x, w\n    GEMM y, a, w\n    ENDLOOP\n",
+        "    GEMM a, x, w\n    CMP.gt p0, s0, 1\n    BR skip if=p0\nskip:\n    GEMM y, a, w\n",
+        "    GEMM a, x, w\n    GEMM y, a, w residual=a\n",
+        "    GEMM a, x, w\n    FILL a[:, 3:5], 1\n    GEMM y, a, w\n",
+        "    GEMM a, x, w\n    GEMM y[:, :32], a[:, :32], w[:32, :32]\n",
+        "    GEMM a, x, w\n    ACT.relu b, a\n    GEMM y, b, w\n",
+    ],
+)
+def test_what_does_not_go_through_the_exchange(body):
+    """What runs twice or behind a branch, what is read or written otherwise too, and what is not the whole result."""
+    assert takers(text(body)) == {}
+
+
+def test_deep_products_read_a_again():
+    """Their warps do not keep all of a."""
+    assert takers(text(chain(2, ".T"), width=4096)) == {1: 0}
+    assert takers(text(chain(2), width=4096)) == {}
+    assert takers(text(chain(2, ".T"), width=4104)) == {}
+
+
+def drawn(program: Program, seed: int) -> dict[str, Any]:
+    """Inputs of a program."""
+    rng = np.random.default_rng(seed)
+    tensors = program.in_segment(Segment.INPUT)
+    return {t.name: values(rng, t.descriptor.bounds, DType.BF16) for t in tensors}
+
+
+@on_cpu
+@pytest.mark.parametrize("ending", ["", ".T", " bias=c act=relu", ".T bias=c residual=x"])
+@pytest.mark.parametrize(("rows", "width"), [(1, 64), (2, 136), (4, 40)])
+def test_results_are_those_of_the_ordinary_way(monkeypatch, rows, width, ending):
+    """In whatever order warps come, and in each of the two turns."""
+    program = assemble(text(chain(5, ending), rows=rows, width=width))
+    inputs = drawn(program, rows)
+    session = CpuSession(program, hopper=True)
+    assert session.plan.exchange_bytes > 0
+    results = []
+    for session.seed in range(3):
+        results.append(session.run(inputs))
+    assert all(c.ok for c in compare(program, inputs, results[0]))
+    monkeypatch.setattr(exchange, "MOST_BYTES", 0)
+    ordinary = CpuSession(program, hopper=True)
+    assert ordinary.plan.exchange_bytes == 0
+    results.append(ordinary.run(inputs))
+    assert len({r.outputs["y"].tobytes() for r in results}) == 1
+
+
+@on_cpu
+def test_nan_is_a_result():
+    """The word that says that nothing is there is none that a product has, whatever its operands are."""
+    program = assemble(text(chain(3)))
+    inputs = drawn(program, 0)
+    for bits in (0x7FC0, 0xFFFF, 0x7F80):
+        inputs["x"].view(np.uint16)[:] = bits
+        assert np.isnan(CpuSession(program, hopper=True).run(inputs).outputs["y"].astype(np.float32)).all()
+
+
+@on_cpu
+@pytest.mark.parametrize("ending", ["", ".T"])
+def test_half_floats(ending):
+    """The other type of 16 bits, and products whose last unit is not whole."""
+    source = text(chain(3, ending + " act=silu"), rows=2, width=72).replace("bf16", "f16")
+    program = assemble(source)
+    rng = np.random.default_rng(0)
+    inputs = {t.name: values(rng, t.descriptor.bounds, DType.F16) for t in program.in_segment(Segment.INPUT)}
+    session = CpuSession(program, hopper=True)
+    assert session.plan.exchange_bytes == 2048
+    assert all(c.ok for c in compare(program, inputs, session.run(inputs)))
+
+
+@on_cpu
+def test_launches_take_turns_whatever_becomes_of_them():
+    """A launch leaves the other one's set without results, also where it ends in a trap and nobody clears anything."""
+    program = assemble(text(chain(4)))
+    session = CpuSession(program, hopper=True)
+    for seed, base in enumerate((0, 1, 1, 0, 1, 0, 0)):
+        session.seed, session.expected_base = seed, base
+        inputs = drawn(program, seed)
+        if base:
+            with pytest.raises(Trap) as raised:
+                session.run(inputs)
+            assert raised.value.category == "timeout"
+        else:
+            assert all(c.ok for c in compare(program, inputs, session.run(inputs)))
