@@ -31,9 +31,10 @@ struct FlashTiles {
         const Tensor& q = AttentionArgs::of(w).q();
         down = (q.dims[2] + FLASH_QUERIES - 1) / FLASH_QUERIES;
         heads = q.dims[0] * q.dims[1];
-        paired = min(reinterpret_cast<const FlashSchedule*>(w.detail)->paired_heads, heads - 1);  // it was planned for the bounds
+        paired = min(planned(w), heads - 1);  // it was planned for the bounds
         pairs = (down + 1) / 2;
     }
+    DEV static u32 planned(const Work& w) { return reinterpret_cast<const FlashSchedule*>(w.detail)->paired_heads; }
 };
 
 // The tiles of this block, one after the other: what the loader and the workers both go through.
@@ -43,6 +44,7 @@ struct FlashWalk {
 
     // Which queries are next; not yet which keys they see. It takes as little as possible: a short instruction waits for it.
     DEV bool next(FlashTile& t) {
+        if (FlashTiles::planned(work) == 0 && step * gridDim.x >= work.tiles) return false;  // of few tiles, there is one for each block
         const AttentionArgs& args = AttentionArgs::of(work);
         const FlashTiles tiles(work);
         const u32 own = work.first_tile, pairs = tiles.paired * tiles.pairs;
