@@ -19,6 +19,10 @@ template <class T> struct Best {
     }
 };
 
+// Whether a fold gives one of its elements: that some are counted twice makes no difference.
+template <class T> constexpr bool PICKS = false;
+template <> constexpr bool PICKS<Best<f32>> = true;
+
 constexpr u32 FOLD_DEPTH = 8;  // vectors that a thread has on their way
 constexpr u32 FOLD_SCRATCH_BYTES = FOLD_DEPTH * 2 * LAYER;
 constexpr u32 FOLD_AT_ONCE = 4;  // that it has in registers, where it has no more
@@ -108,6 +112,20 @@ DEV void clear(u32, Best<f32>& v) { v = {0.0f, Best<f32>::NOWHERE}; }
 DEV f32 from_lane(f32 v, u32 step) { return __shfl_xor_sync(0xffffffffu, v, step); }
 DEV Best<f32> from_lane(const Best<f32>& v, u32 step) {
     return {from_lane(v.value, step), __shfl_xor_sync(0xffffffffu, v.index, step)};
+}
+
+
+// Joins what all lanes of a warp have, where there are instructions for it: by a number that is the larger the better an element
+// is, NaN before all else, and 0 where there is none. Zeros are alike.
+DEV bool join_warp(u32, f32&) { return false; }
+DEV bool join_warp(u32 sub, Best<f32>& v) {
+    const u32 bits = __float_as_uint(v.value + 0.0f), order = bits >> 31 ? ~bits : bits | 0x80000000u;
+    const u32 rank = is_nan(v.value) ? ~0u : sub == REDUCE_ARGMAX ? order : ~order, own = v.index == Best<f32>::NOWHERE ? 0 : rank;
+    const u32 best = __reduce_max_sync(0xffffffffu, own);
+    const u32 index = __reduce_min_sync(0xffffffffu, own == best ? v.index : Best<f32>::NOWHERE);
+    const u32 lanes = __ballot_sync(0xffffffffu, own == best && v.index == index);
+    v = {__shfl_sync(0xffffffffu, v.value, __ffs(lanes) - 1), index};
+    return true;
 }
 
 // Takes in the first `count` of N vectors; `first` is the place of the first element, from which elements are `apart`, and
@@ -297,6 +315,7 @@ template <class T> struct Folder {
         if (part == 0 && result(c) < f.count) store(out().offset_of(result(c)), v);
     }
     DEV T join_lanes(T v, u32 lanes) const {
+        if (lanes == WARP && join_warp(sub, v)) return v;
 #pragma unroll 1
         for (u32 step = lanes / 2; step > 0; step /= 2) v = joined(sub, v, from_lane(v, step));
         return v;
@@ -306,7 +325,7 @@ template <class T> struct Folder {
         block.sync();  // what was there has been read
         if (block.lane() == 0) shared[block.warp()] = v;
         block.sync();
-        return join_lanes(shared[block.lane() % WORKER_WARPS], WORKER_WARPS);
+        return join_lanes(shared[block.lane() % WORKER_WARPS], PICKS<T> ? WARP : WORKER_WARPS);
     }
 
     // The same for columns: what threads have meets in shared memory, and each thread folds what belongs to one result.

@@ -119,16 +119,18 @@ def test_folds_that_blocks_share(machine, rows, columns, dtype):
 )
 @pytest.mark.parametrize("count", [16, 2056, 70001])
 def test_the_first_of_equals_and_nan(machine, count):
-    """The first of the largest wins, and the first NaN before all; of nothing but -infinity, the first."""
-    text = f".input x : f32[3, {count}]\n.output y : i32[3]\n.output z : i64[{count}]\nmain:\n"
+    """The first of the largest wins, and the first NaN before all; of nothing but -infinity or zeros, the first."""
+    text = f".input x : f32[4, {count}]\n.output y : i32[4]\n.output z : i64[{count}]\nmain:\n"
     text += "    REDUCE.argmax y, x axes=1\n    REDUCE.argmin z, x axes=0\n    HALT\n"
-    x = np.zeros((3, count), np.float32)
+    x = np.zeros((4, count), np.float32)
     x[0, [count - 2, count - 1]] = 1
     x[1, [9, count - 4]] = np.nan
     x[2] = -np.inf
+    x[3, :11] = -1
+    x[3, 11 : count - 1] = -0.0
     session = SESSIONS[machine](assemble(text))
     result = session.run({"x": x}).outputs
-    np.testing.assert_array_equal(result["y"], [count - 2, 9, 0])
+    np.testing.assert_array_equal(result["y"], [count - 2, 9, 0, 11])
     np.testing.assert_array_equal(result["z"], np.argmin(x, axis=0))
 
 

@@ -213,15 +213,18 @@ inline unsigned __ballot_sync(unsigned, bool p) {
     warp_barrier();
     return r;
 }
-inline unsigned __reduce_or_sync(unsigned, unsigned v) {
+template <class F> unsigned reduce_(unsigned v, F f) {
     WarpState& w = warp_();
     w.values[lane_()] = v;
     warp_barrier();
-    unsigned r = 0;
-    for (int i = 0; i < 32; ++i) r |= (unsigned)w.values[i];
+    unsigned r = (unsigned)w.values[0];
+    for (int i = 1; i < 32; ++i) r = f(r, (unsigned)w.values[i]);
     warp_barrier();
     return r;
 }
+inline unsigned __reduce_or_sync(unsigned, unsigned v) { return reduce_(v, [](unsigned a, unsigned b) { return a | b; }); }
+inline unsigned __reduce_max_sync(unsigned, unsigned v) { return reduce_(v, [](unsigned a, unsigned b) { return a > b ? a : b; }); }
+inline unsigned __reduce_min_sync(unsigned, unsigned v) { return reduce_(v, [](unsigned a, unsigned b) { return a < b ? a : b; }); }
 inline bool __all_sync(unsigned m, bool p) { return __ballot_sync(m, p) == 0xffffffffu; }
 inline bool __any_sync(unsigned m, bool p) { return __ballot_sync(m, p) != 0; }
 inline void __syncwarp(unsigned = 0) { warp_barrier(); }
