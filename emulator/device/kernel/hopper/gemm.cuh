@@ -4,6 +4,7 @@
 #include "hopper/finish_lines.cuh"
 #include "hopper/multiply.cuh"
 #include "hopper/product_args.cuh"
+#include "hopper/small.cuh"
 #include "hopper/split.cuh"
 #include "hopper/tiles.cuh"
 
@@ -53,7 +54,8 @@ struct HopperProducts {
 
     // Whether each 64 rows of a have all slices of a stage; else each slice has all rows.
     DEV bool a_by_groups() const { return has(A_ACROSS | A_SHARED); }
-    // Whether the first warpgroup alone works on a tile: the smallest are bound by copies. Else, whether both stand side by side.
+    // Whether tiles are the smallest: but for what TileHalves do, the first warpgroup alone works on them. Else, whether both stand
+    // side by side.
     DEV bool alone() const { return schedule().tile_rows == BLOCK_ROWS && schedule().tile_columns == PIECE_COLUMNS; }
     DEV bool beside() const { return schedule().tile_rows == BLOCK_ROWS && !alone(); }
     DEV u32 left_bytes() const { return schedule().tile_rows * schedule().slices * LINE_BYTES; }  // of a in a stage
@@ -281,6 +283,8 @@ struct HopperGemm {
         u32 item = 0, items = 1;
         if (!Rehearsal::is_on()) {
             me.wait_placed();
+            using Halves = TileHalves<HopperProducts, WarpPart>;
+            if (Halves::do_for(HopperProducts(me.work()))) return Halves::run(me);
             item = me.work().first_tile;
             items = me.work().tiles;
         }
