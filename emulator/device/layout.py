@@ -129,7 +129,8 @@ TENSOR = Struct(
         ("dim_register", "u1", MAX_RANK, "u8", "0 constant, else index + 1"),
         ("present", "u1", 1, "u8", "0 for an operand that the instruction does not have"),
         ("item_bytes", "u1", 1, "u8", "bytes per element"),
-        ("reserved", "u1", 3, "u8", ""),
+        ("constant", "u1", 1, "u8", "nothing in the program writes there: it may be read before the work may begin"),
+        ("reserved", "u1", 2, "u8", ""),
         ("count", "<i8", 1, "i64", "elements"),
     ),
 )

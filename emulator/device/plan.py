@@ -116,7 +116,7 @@ def build(program: Program, bases: Mapping[Segment, int], target: Target, choice
     for index, norm in fused.norms.items():
         schedules[index] = norm.added_to(schedules[index])
         slots[index] += (0,) * (CHANNELS_SLOT - len(slots[index])) + (_channels_slot(norm.channels, tables),)
-    operands = _operands(tables, reach, bases)
+    operands = _operands(tables, context)
     handed = exchange.find(program, before, schedules, reach)
     schedules = list(handed.schedules(schedules))
     waits, wait_lists = _waits(program, before, handed)
@@ -237,15 +237,15 @@ def _targets(row: Row, operands: Sequence[Descriptor | None]) -> tuple[tuple[Dim
     return tuple(targets)
 
 
-def _operands(tables: _Tables, reach: Reach, bases: Mapping[Segment, int]) -> Array:
-    rows = [(0,) * 2 + ((0,) * MAX_RANK,) * 2 + (0,) * 7 + ((0,) * MAX_RANK, 0, 0, (0,) * 3, 0)]
-    for descriptor, target in tables.operands:
-        rows.append(_resolve(descriptor, target, bases[descriptor.segment], reach.limits(descriptor)))
+def _operands(tables: _Tables, context: Context) -> Array:
+    rows = [(0,) * 2 + ((0,) * MAX_RANK,) * 2 + (0,) * 7 + ((0,) * MAX_RANK, 0, 0, 0, (0,) * 2, 0)]
+    rows += [_resolve(descriptor, target, context) for descriptor, target in tables.operands]
     return np.array(rows, TENSOR.dtype)
 
 
-def _resolve(descriptor: Descriptor, target: tuple[Dim, ...], base: int, limits: Range) -> tuple[Any, ...]:
+def _resolve(descriptor: Descriptor, target: tuple[Dim, ...], context: Context) -> tuple[Any, ...]:
     """One entry of the operand table: `descriptor` as a view of `target`'s dims, absolute."""
+    base = context.bases[descriptor.segment]
     dims = tuple(bound_of(d) for d in target)
     if any(d >= 2**31 for d in dims):
         raise InputError(f"the GPU machine counts dims up to 2**31 - 1, not {max(dims)}", hint="use --backend golden")
@@ -257,11 +257,14 @@ def _resolve(descriptor: Descriptor, target: tuple[Dim, ...], base: int, limits:
     registers = [d.register + 1 if isinstance(d, Dynamic) else 0 for d in target]
     offset_register = 0 if descriptor.offset_register is None else descriptor.offset_register + 1
     pad = (0,) * (MAX_RANK - len(target))
-    low, high = limits
+    low, high = context.reach.limits(descriptor)
+    # Of state, it would take a look at all that write there.
+    constant = descriptor.segment is not Segment.STATE and context.is_constant(descriptor)
     return (
         base + descriptor.offset, descriptor.offset_scale, (*strides, *pad), (*dims, *pad), base + low, base + high,
         descriptor.dtype, len(target), _contiguous(dims, strides), bool(offset_register or any(registers)),
-        offset_register, (*registers, *pad), 1, descriptor.dtype.itemsize, (0,) * 3, math.prod(dims),
+        offset_register, (*registers, *pad), 1, descriptor.dtype.itemsize,
+        constant, (0,) * 2, math.prod(dims),
     )  # fmt: skip
 
 

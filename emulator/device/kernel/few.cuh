@@ -41,22 +41,24 @@ template <u32 N, class F> DEV void map_few(const Work& w, u32 tile, const Block&
         for (u32 k = 0; k < N; ++k)
             at[k] = whole ? all.template at<AXES>(k, here) : element(all.tensors[k], all.single(k, unit - all.units));
     }
-    if (!block.begin() || !mine) return;
-    RawVector raw[N - 1];
+    if (block.begin() && mine) {
+        RawVector raw[N - 1];
 #pragma unroll
-    for (u32 k = 1; k < N; ++k) raw[k - 1] = load_unit(all.tensors[k], at[k], all.dtype[k], whole && all.neighbours(k));
-    f32 v[N - 1][1][VECTOR];
+        for (u32 k = 1; k < N; ++k) raw[k - 1] = load_unit(all.tensors[k], at[k], all.dtype[k], whole && all.neighbours(k));
+        f32 v[N - 1][1][VECTOR];
 #pragma unroll
-    for (u32 k = 1; k < N; ++k) {
-        raw[k - 1].unpack(all.dtype[k], v[k - 1][0]);
-        if (whole && all.neighbours(k)) continue;
+        for (u32 k = 1; k < N; ++k) {
+            raw[k - 1].unpack(all.dtype[k], v[k - 1][0]);
+            if (whole && all.neighbours(k)) continue;
 #pragma unroll
-        for (u32 i = 1; i < VECTOR; ++i) v[k - 1][0][i] = v[k - 1][0][0];
+            for (u32 i = 1; i < VECTOR; ++i) v[k - 1][0][i] = v[k - 1][0][0];
+        }
+        f(v);
+        char* const to[1] = {at[0]};
+        if (whole) write_vectors(all.tensors[0], all.dtype[0], to, 1, v[0]);
+        else store_float(all.tensors[0], to[0], v[0][0][0]);
     }
-    f(v);
-    char* const to[1] = {at[0]};
-    if (whole) write_vectors(all.tensors[0], all.dtype[0], to, 1, v[0]);
-    else store_float(all.tensors[0], to[0], v[0][0][0]);
+    block.end();
 }
 
 // A block's share of the first tensor: f(v) replaces v[0], elements of the second, by the results; v[k] are the elements of

@@ -40,14 +40,6 @@ template <bool WIDE, u32 N> struct HeldVectors {
 #pragma unroll
         for (u32 n = 0; n < N; ++n) raw[n].unpack(dtype, v[n]);
     }
-    // What a later load will find in a cache.
-    DEV static void expect(const Tensor& t, const char* begin, u32 part, u32 threads, u32 count) {
-#pragma unroll
-        for (u32 n = 0; n < N; ++n) {
-            const char* p = begin + (n < count ? (n * threads + part) * HeldPlace<WIDE>::BYTES : 0);
-            if (in_bounds(t, p)) prefetch(p);
-        }
-    }
 };
 
 // Calls f(dtype) with what the compiler knows to be the type: it is looked at once.
@@ -168,23 +160,23 @@ template <bool WIDE, u32 N> struct HeldRow : RowThread {
 template <bool WIDE, u32 N, class F> DEV void map_held_as(const Rows& rows, u32 tile, const Block& block, const F& f) {
     HeldRow<WIDE, N> row(rows, tile, block);
     typename F::template Held<WIDE, N> same;  // for all rows
-    same.expect(f, row);
+    same.load(f, row);
     row.locate();
     if (!block.begin()) return;
     row.load();
-    same.load(f, row);
     if (!row.is_last()) row.begin_to_fetch();
     by_type<WIDE>(rows.dtype[1], [&](u32 dtype) {
+        same.unpack(f, dtype);  // which nobody has waited for so far, while the row is on its way
         row.raw.unpack(dtype, row.v);
-        same.unpack(f, dtype);
     });
 #pragma unroll 1
     for (;; row.advance()) {
         if (!row.is_last()) row.fetch_next();
         f(row, same);
         row.write();
-        if (row.is_last()) return;
+        if (row.is_last()) break;
     }
+    block.end();
 }
 template <bool WIDE, class F> DEV void map_held_wide(const Rows& rows, u32 tile, const Block& block, const F& f) {
     constexpr u32 MOST = F::most_held(WIDE);
@@ -197,7 +189,8 @@ template <bool WIDE, class F> DEV void map_held_wide(const Rows& rows, u32 tile,
     else map_held_as<WIDE, 4>(rows, tile, block, f);
 }
 // Calls f(row, same) for each row of the tile, and writes to out what it leaves in row.v; `same`, an F::Held, is what f
-// reads for every row. out may be x. For handlers that begin themselves.
+// reads for every row: nobody writes there, so it is asked for before the work may begin. out may be x. For handlers that begin
+// themselves.
 template <class F> DEV void map_held(const Work& w, u32 tile, const Block& block, const F& f) {
     const Rows rows(w);
     if (RowThread(rows, tile, block).row >= rows.count) {

@@ -90,7 +90,8 @@ struct ChannelVectors {
         for (u32 n = 0; n < N; ++n) raw[n] = RawVector::load(tensor, static_cast<i64>(which.vector + n * which.apart) * VECTOR);
         unpack_all(raw, dtype, v);
     }
-    DEV bool alike(const Tensor& x) const { return !present || dtype == x.dtype; }
+    // Whether rows of x can be held beside it: it is read before the work may begin.
+    DEV bool alike(const Tensor& x) const { return !present || (dtype == x.dtype && tensor.constant); }
     // Whether it is absent, or vectors can be read.
     DEV bool fits() const {
         if (!present) return true;
@@ -98,21 +99,17 @@ struct ChannelVectors {
     }
 };
 
-// The channels of rows that are held, on their way as early as the first row itself. Where there are many they are kept as they
-// lie in memory.
+// The channels of rows that are held. Where there are many they are kept as they lie in memory.
 template <bool WIDE, u32 N> struct HeldChannels {
     static constexpr bool MANY = N > 4;
     HeldVectors<WIDE, N> raw;
     f32 v[MANY ? 1 : N][VECTOR];
 
-    DEV void expect(const ChannelVectors& channels, const HeldRow<WIDE, N>& row) {
-        if (channels.present) raw.expect(channels.tensor, in_global(channels.tensor.data), row.part, row.threads, row.count);
-    }
-    // What is not there is read from the row.
+    // What is not there is read from somewhere harmless.
     DEV void load(const ChannelVectors& channels, const HeldRow<WIDE, N>& row) {
-        const bool there = channels.present;
-        const char* const first = in_global(channels.tensor.data);
-        raw.load(there ? channels.tensor : row.rows.tensors[1], there ? first : row.begin, row.place, row.threads, row.count);
+        char* const harmless = row.block.launch()->images;
+        const char* const first = in_global(channels.present ? channels.tensor.data : harmless);
+        raw.load(channels.tensor, first, row.place, row.threads, channels.present ? row.count : 0);
     }
     DEV void unpack(const ChannelVectors& channels, u32 dtype, f32 instead) {
         if (!channels.present) {
@@ -171,10 +168,6 @@ struct NormRow {
     DEV static constexpr u32 most_held(bool wide) { return wide && MOST_HELD > 4 ? 4 : MOST_HELD; }
     template <bool WIDE, u32 N> struct Held {
         HeldChannels<WIDE, N> gain, bias;
-        DEV void expect(const NormRow& norm, const HeldRow<WIDE, N>& row) {
-            gain.expect(norm.gain, row);
-            bias.expect(norm.bias, row);
-        }
         DEV void load(const NormRow& norm, const HeldRow<WIDE, N>& row) {
             gain.load(norm.gain, row);
             bias.load(norm.bias, row);

@@ -12,6 +12,7 @@ struct Kept {
     // Every lane writes the same: no lane has to wait for another.
     DEV static void set(u32 taken, u32 scratch, u32 tile, u32 tiles) {
         volatile WorkerPlace& here = place();
+        here.end = scratch == STAGING_AT && tile + gridDim.x >= tiles ? MAY_END : 0;
         here.taken = taken;
         here.tile = tile;
         here.scratch = scratch;

@@ -89,7 +89,6 @@ struct SoftRow {
 
     DEV static constexpr u32 most_held(bool) { return MOST_HELD; }
     template <bool WIDE, u32 N> struct Held {
-        DEV void expect(const SoftRow&, const HeldRow<WIDE, N>&) {}
         DEV void load(const SoftRow&, const HeldRow<WIDE, N>&) {}
         DEV void unpack(const SoftRow&, u32) {}
     };

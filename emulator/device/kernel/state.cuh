@@ -89,7 +89,11 @@ struct WorkerPlace {
     u32 tile;     // of the present one
     u32 tiles;    // of all blocks
     u32 scratch;  // where its scratch memory is, from the start of shared memory
-    u32 sequence, granule;  // of a hot path, during a call: its RingPlace
+    union {
+        u32 sequence;  // of a hot path, during a call: with `granule`, its RingPlace
+        u32 end;       // of a handler's work: see Block::end
+    };
+    u32 granule;
     union {
         struct {
             u32 step, query;   // the next step of its walk, and the tile's first query
@@ -172,6 +176,8 @@ DEV void wait_done_before(Shared& shared, u32 taken) {
     wait_phase(&shared.done[(taken - 1) % WORKS], (taken - 1) / WORKS % 2);
 }
 
+constexpr u32 MAY_END = 1, HAS_ENDED = 2;  // 0: a warp has more tiles of the work, or scratch memory to release
+
 // What a tile's code sees of its block: 256 threads that may synchronise, and shared memory of its own.
 // It holds nothing, so that passing it on costs nothing.
 struct Block {
@@ -192,6 +198,16 @@ struct Block {
         wait_done_before(shared, taken);
         wait_phase(&shared.ready[slot], taken / WORKS % 2);
         return static_cast<volatile Work&>(shared.works[slot]).go != 0;
+    }
+    // Called by a whole warp that has stored all of its tile, and touches nothing of the work any more: what waits for the work
+    // does not wait for the warp's way back through its callers, which takes longer than many a small tile's arithmetic.
+    DEV void end() const {
+        Shared& shared = shared_state();
+        volatile WorkerPlace& here = shared.workers[warp()];
+        const u32 taken = here.taken;
+        if (here.end != MAY_END) return;
+        warp_arrive(&shared.done[taken % WORKS]);  // all lanes have read their place by then
+        here.end = HAS_ENDED;
     }
 };
 

@@ -24,6 +24,7 @@ DEV void one_unit_located(const Streams<N>& all, u32 tile, const Block& block, L
     const bool exists = unit < all.units;
     const auto known = locate(all.template place<USED>(unit), exists);
     if (block.begin() && exists) use(known);
+    block.end();
 }
 
 // Calls use(place) for every unit of this thread.

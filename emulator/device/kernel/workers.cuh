@@ -44,9 +44,9 @@ struct NextWork {
 #endif
         path = __shfl_sync(0xffffffffu, w.last ? END_OF_WORK : path, 0);
     }
-    // Behind a work that this warp is done with, or a rehearsal.
-    DEV static NextWork behind(u32 taken) {
-        if (taken != BEFORE_FIRST) warp_arrive(&Kept::shared().done[taken % WORKS]);
+    // Behind a work that this warp is done with, or a rehearsal; `said`: as the others know already.
+    DEV static NextWork behind(u32 taken, bool said = false) {
+        if (taken != BEFORE_FIRST && !said) warp_arrive(&Kept::shared().done[taken % WORKS]);
         return NextWork(taken + 1);
     }
     // What a launch begins with.
@@ -68,19 +68,20 @@ DEV_CALL NextWork run_generic_works(NextWork next) {
     const Block block;
     while (next.path == PATH_GENERIC) {
         take_up(next.taken);
-        u32 taken, scratch;
+        u32 taken, scratch, end;
         for (;;) {
             run_tile(Kept::shared().works[Kept::taken() % WORKS], Kept::place().tile, block);
             volatile WorkerPlace& place = Kept::place();
             const u32 tile = place.tile + gridDim.x, tiles = place.tiles;  // all are read at once
             taken = place.taken;
             scratch = place.scratch;
+            end = place.end;
             if (tile >= tiles) break;
             block.sync();  // the tiles share their scratch memory
             place.tile = tile;
         }
         if (scratch != STAGING_AT) release_scratch(taken);
-        next = NextWork::behind(taken);
+        next = NextWork::behind(taken, end == HAS_ENDED);
     }
     return next;
 }

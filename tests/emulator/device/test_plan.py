@@ -53,6 +53,25 @@ main:
     assert operand(made, 0, 0)["contiguous"]
 
 
+def test_constant_operands_are_told_from_what_the_program_writes():
+    """They may be read before the instruction may begin. State counts as written."""
+    _, made = planned("""
+.input x : f32[4, 6]
+.const g : f32[6] = 1
+.state h : f32[6]
+.scratch s : f32[6]
+.output y : f32[4, 6]
+.output z : f32[4, 6]
+main:
+    COPY s, h
+    NORM.layer y, x, g, s
+    NORM.rms z, y, h
+    HALT
+""")
+    assert [int(operand(made, 1, slot)["constant"]) for slot in range(4)] == [0, 1, 1, 0]
+    assert [int(operand(made, 2, slot)["constant"]) for slot in range(3)] == [0, 0, 0]
+
+
 def test_broadcast_operands_get_the_shape_they_meet():
     """A bias row broadcast to a matrix is seen as that matrix, with stride 0 along the repeated axis."""
     _, made = planned("""

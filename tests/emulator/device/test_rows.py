@@ -65,6 +65,21 @@ main:
     NORM.rms rms, x, gain
     HALT
 """
+WRITTEN_CHANNELS = """
+.input x : T[{rows}, {columns}]
+.input gain : T[{columns}]
+.scratch more : T[{columns}]
+.scratch h : T[{rows}, {columns}]
+.output layer : T[{rows}, {columns}]
+.output rms : T[{rows}, {columns}]
+main:
+    EW.add more, gain, 1
+    NORM.layer h, x, more, gain
+    NORM.layer layer, h, gain, more
+    EW.add more, more, 1
+    NORM.rms rms, layer, more
+    HALT
+"""
 ROWS_APART = """
 .input x : T[3, {rows}, 2, {columns}]
 .input gain : T[{columns}]
@@ -214,6 +229,13 @@ def test_activations_of_every_number(machine, rows, columns, dtype):
 def test_rows_of_neighbours(machine, rows, columns, dtype):
     """Rows held or streamed, by one to eight warps; rows that are too long or ragged for that."""
     check(assemble(LINES.format(rows=rows, columns=columns).replace(": T[", f": {BY_TEXT[dtype].text}[")), machine)
+
+
+@pytest.mark.parametrize("dtype", ["bf16", "f32"])
+@sizes(gpu=[(1, 2048), (128, 384), (140, 8192)], cpu=[(1, 2048), (5, 384)])
+def test_channels_that_the_program_writes(machine, rows, columns, dtype):
+    """They are not read before they are there; those of inputs are, whatever the row waits for."""
+    check(assemble(WRITTEN_CHANNELS.format(rows=rows, columns=columns).replace(": T[", f": {dtype}[")), machine)
 
 
 @pytest.mark.parametrize("dtype", [d.text for d in FLOATS])
