@@ -146,6 +146,28 @@ def test_half_floats(ending):
 
 
 @on_cpu
+def test_a_batch_of_at_most_one():
+    """One row, or none: then there is nothing to give and nothing to take."""
+    source = text(chain(4, " bias=c act=relu")).replace("x : bf16[1,", "x : bf16[n <= 1,")
+    for name in "aby":
+        source = source.replace(f"{name} : bf16[1,", f"{name} : bf16[n,")
+    program = assemble(source)
+    inputs = drawn(program, 0)
+    session = CpuSession(program, hopper=True)
+    assert session.plan.exchange_bytes == 3 * 1024
+    for given in (inputs, inputs | {"x": inputs["x"][:0]}, inputs):
+        assert all(c.ok for c in compare(program, given, session.run(given)) if len(given["x"]))
+
+
+def test_a_batch_that_may_be_two_takes_the_ordinary_way():
+    """How many rows there are decides who has which."""
+    source = text(chain(4), rows=2).replace("x : bf16[2,", "x : bf16[n <= 2,")
+    for name in "aby":
+        source = source.replace(f"{name} : bf16[2,", f"{name} : bf16[n,")
+    assert takers(source) == {}
+
+
+@on_cpu
 def test_launches_take_turns_whatever_becomes_of_them():
     """A launch leaves the other one's set without results, also where it ends in a trap and nobody clears anything."""
     program = assemble(text(chain(4)))
