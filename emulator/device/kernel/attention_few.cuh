@@ -103,45 +103,94 @@ struct FewQueriesRow {
         : head(FewQueries::quotient(row, queries, few.per_query)), query(row - head * queries) {}
 };
 
-// Partial results, each of `rows` lines: COLUMNS sums before their denominator, relative to the row's maximum; behind them
-// that maximum, and the denominator.
+// Four neighbouring columns of a row: sums before their denominator, relative to the row's maximum.
+struct FewQuad {
+    f32 top = -infinity(), total = 0.0f;
+    float4 sums = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
+
+    // Of several parts of the keys, in their order.
+    template <u32 N> DEV static FewQuad joined(const FewQuad (&parts)[N]) {
+        FewQuad all;
+#pragma unroll
+        for (u32 j = 0; j < N; ++j) all.top = fmaxf(all.top, parts[j].top);
+#pragma unroll
+        for (u32 j = 0; j < N; ++j) {
+            const f32 weight = exp_below(parts[j].top, all.top);
+            const float4& v = parts[j].sums;
+            all.total = fmaf(parts[j].total, weight, all.total);
+            all.sums = make_float4(fmaf(v.x, weight, all.sums.x), fmaf(v.y, weight, all.sums.y), fmaf(v.z, weight, all.sums.z),
+                                   fmaf(v.w, weight, all.sums.w));
+        }
+        return all;
+    }
+    // With those of the LANES - 1 lanes behind this one, where it is the first of them.
+    template <u32 LANES> DEV FewQuad joined_lanes() const {
+        FewQuad both[2] = {*this};
+#pragma unroll
+        for (u32 step = 1; step < LANES; step *= 2) {
+            const FewQuad& own = both[0];
+            both[1].top = __shfl_xor_sync(0xffffffffu, own.top, step);
+            both[1].total = __shfl_xor_sync(0xffffffffu, own.total, step);
+            both[1].sums = make_float4(__shfl_xor_sync(0xffffffffu, own.sums.x, step), __shfl_xor_sync(0xffffffffu, own.sums.y, step),
+                                       __shfl_xor_sync(0xffffffffu, own.sums.z, step), __shfl_xor_sync(0xffffffffu, own.sums.w, step));
+            both[0] = joined(both);
+        }
+        return both[0];
+    }
+};
+
+// Where four columns of a row of a tile go. It is known before they are.
+struct FewTarget {
+    const AttentionArgs& args;
+    u32 head, query, count;  // columns that exist
+    bool whole, first;       // stored at once; the row's first
+    i64 offset;
+    char* p;
+
+    DEV FewTarget(const AttentionArgs& a, const FewQueries& few, const FewQueriesTile& tile, u32 line, u32 column) : args(a) {
+        const Tensor& out = args.out();
+        const FewQueriesRow row(few, tile.row + line, out.dims[2]);
+        head = tile.head + row.head;
+        query = row.query;
+        count = column < tile.columns ? min(4u, tile.columns - column) : 0;
+        first = column == 0 && tile.column == 0;
+        offset = tile.base(out, head) + query * out.strides[2] + static_cast<i64>(tile.column + column) * out.strides[3];
+        p = element(out, offset);
+        whole = count == 4 && out.strides[3] == 1 && out.item_bytes == 2 && reinterpret_cast<u64>(p) % sizeof(uint2) == 0 &&
+                range_in_bounds(out, p, sizeof(uint2));
+    }
+    DEV void store(const FewQuad& quad, const FewQueriesTile& tile) const {
+        const f32 inverse = quad.total == 0.0f ? 0.0f : fast_reciprocal(quad.total);
+        const float4 v = make_float4(quad.sums.x * inverse, quad.sums.y * inverse, quad.sums.z * inverse, quad.sums.w * inverse);
+        if (whole) {
+            const bool bf16 = args.out().dtype == DTYPE_BF16;
+            *reinterpret_cast<uint2*>(p) = bf16 ? make_uint2(pack_bf16(v.x, v.y), pack_bf16(v.z, v.w))
+                                                : make_uint2(pack_f16(v.x, v.y), pack_f16(v.z, v.w));
+        } else if (count != 0) {
+            store_four(args.out(), offset, v, count);
+        }
+        if (first && args.has_lse()) {
+            const Tensor& lse = args.lse();
+            store_lse(lse, tile.base(lse, head) + query * lse.strides[2], quad.top, quad.total);
+        }
+    }
+};
+
+// Partial results, each of `rows` lines: COLUMNS sums, and behind them the row's maximum and denominator; in the workspace once
+// for each four sums, so that whoever takes these up needs nobody else's.
 template <u32 COLUMNS> struct FewResults {
     static constexpr u32 PITCH = COLUMNS + 4, QUADS = COLUMNS / 4;
-    static constexpr u32 MOST = FEW_ROWS * (128 + 4);  // words of one in the workspace
-    static_assert(WARP % QUADS == 0, "what a thread takes up, its warp alone reads");
+    static constexpr u32 SHOWN_PITCH = COLUMNS + 2 * QUADS, MOST = FEW_ROWS * (128 + 2 * 128 / 4);  // words in the workspace
+    // Of few rows, as many lanes as there are share four columns: each has some of the parts.
+    static constexpr u32 LEAST_ROWS = 4, MOST_LANES = WORKER_THREADS / (LEAST_ROWS * QUADS);
+    static_assert(WARP % QUADS == 0 && MOST_LANES > 1, "a row that is done twice is one warp's");
 
     DEV static u32 bytes(u32 parts, u32 rows) { return parts * rows * PITCH * sizeof(f32); }
     DEV static f32* line(f32* parts, u32 part, u32 rows, u32 line) { return parts + (part * rows + line) * PITCH; }
 
-    // Four neighbouring columns of a row.
-    struct Quad {
-        f32 top = -infinity(), total = 0.0f;
-        float4 sums = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
-
-        // Adds the first `count` of N more, in order.
-        template <u32 N> DEV void add(const float4 (&more)[N], const float2 (&tails)[N], u32 count) {
-            f32 highest = top;
-#pragma unroll
-            for (u32 j = 0; j < N; ++j)
-                if (j < count) highest = fmaxf(highest, tails[j].x);
-            const f32 shrink = exp_below(top, highest);
-            top = highest;
-            total *= shrink;
-            sums = make_float4(sums.x * shrink, sums.y * shrink, sums.z * shrink, sums.w * shrink);
-#pragma unroll
-            for (u32 j = 0; j < N; ++j) {
-                if (j >= count) continue;
-                const f32 weight = exp_below(tails[j].x, top);
-                total = fmaf(tails[j].y, weight, total);
-                sums = make_float4(fmaf(more[j].x, weight, sums.x), fmaf(more[j].y, weight, sums.y), fmaf(more[j].z, weight, sums.z),
-                                   fmaf(more[j].w, weight, sums.w));
-            }
-        }
-    };
-
     // In the workspace a number's bits are inverted, so that a word that is still 0 is none yet: it needs no flag, and whoever
     // takes it up sets it back. The one number that this would hide is a NaN, and made another one.
-    DEV static u32 shown(f32 v) { return isnan(v) ? 0x80000000u : ~__float_as_uint(v); }
+    DEV static u32 shown(f32 v) { return max(~__float_as_uint(v), 1u); }
     DEV static f32 seen(u32 bits) { return __uint_as_float(~bits); }
     // Where the partial result of tile `index` goes.
     DEV static f32* place(const FewQueries& few, u32 index, char* workspace) {
@@ -152,65 +201,77 @@ template <u32 COLUMNS> struct FewResults {
     // its place in the workspace.
     static DEV void finish(const AttentionArgs& args, const FewQueries& few, const FewQueriesTile& tile, f32* own, f32* parts, u32 count,
                            const Block& block) {
-        const u32 ids = (tile.rows * QUADS + WARP - 1) / WARP * WARP;  // warps stay whole: what is too much is done twice
+        if (tile.rows <= LEAST_ROWS) finish_by<MOST_LANES>(args, few, tile, own, parts, count, block);
+        else finish_by<1>(args, few, tile, own, parts, count, block);
+    }
+
+  private:
+    template <u32 LANES>
+    static DEV void finish_by(const AttentionArgs& args, const FewQueries& few, const FewQueriesTile& tile, f32* own, f32* parts, u32 count,
+                              const Block& block) {
+        const u32 lane = block.thread() % LANES, rows = tile.rows;
+        const u32 ids = (rows * QUADS * LANES + WARP - 1) / WARP * WARP;  // warps stay whole: what is too much is done twice
 #pragma unroll 1
         for (u32 id = block.thread(); id < ids; id += WORKER_THREADS) {
-            const u32 row = min(id / QUADS, tile.rows - 1), column = id % QUADS * 4;
-            const Quad quad = add_parts(parts, count, tile.rows, row, column);
-            if (few.splits == 1) {
-                store(args, few, tile, row, column, quad);
-                continue;
-            }
-            f32* const to = own + row * PITCH;
-            store_relaxed_16(to + column, make_uint4(shown(quad.sums.x), shown(quad.sums.y), shown(quad.sums.z), shown(quad.sums.w)));
-            if (column == 0) store_relaxed_16(to + COLUMNS, make_uint4(shown(quad.top), shown(quad.total), 0, 0));
+            const u32 row = min(id / LANES / QUADS, rows - 1), quad = id / LANES % QUADS;
+            const FewQuad sum = add_parts<LANES>(parts, count, rows, row, quad * 4, lane);
+            if (lane != 0) continue;
+            if (few.splits == 1) FewTarget(args, few, tile, row, quad * 4).store(sum, tile);
+            else show(own + row * SHOWN_PITCH, quad, sum);
         }
         if (few.splits == 1 || tile.split != few.splits - 1) return;
         f32* const splits = own - tile.split * MOST;
 #pragma unroll 1
         for (u32 id = block.thread(); id < ids; id += WORKER_THREADS) {
-            const u32 row = min(id / QUADS, tile.rows - 1), column = id % QUADS * 4;
-            store(args, few, tile, row, column, gather(splits + row * PITCH, few.splits, column, block));
+            const u32 row = min(id / LANES / QUADS, rows - 1), quad = id / LANES % QUADS;
+            const FewTarget to(args, few, tile, row, quad * 4);
+            const FewQuad sum = gather<LANES>(splits + row * SHOWN_PITCH, quad, few.splits, lane, block);
+            if (lane == 0) to.store(sum, tile);
         }
     }
 
-  private:
-    static DEV Quad add_parts(f32* parts, u32 count, u32 rows, u32 row, u32 column) {
-        constexpr u32 AT_ONCE = 4;
-        Quad quad;
-#pragma unroll 1
-        for (u32 part = 0; part < count; part += AT_ONCE) {
-            float4 sums[AT_ONCE];
-            float2 tails[AT_ONCE];
+    // Of the parts, a lane adds those LANES apart. There is no branch: lanes would shuffle one by one behind it.
+    template <u32 LANES> static DEV FewQuad add_parts(f32* parts, u32 count, u32 rows, u32 row, u32 column, u32 lane) {
+        FewQuad quads[WORKER_WARPS / LANES];
+        const u32 last = max(count, 1u) - 1;
 #pragma unroll
-            for (u32 j = 0; j < AT_ONCE; ++j) {
-                const f32* const from = line(parts, min(part + j, count - 1), rows, row);
-                sums[j] = *reinterpret_cast<const float4*>(from + column);
-                tails[j] = *reinterpret_cast<const float2*>(from + COLUMNS);
-            }
-            quad.add(sums, tails, count - part);
+        for (u32 j = 0; j < WORKER_WARPS / LANES; ++j) {
+            const u32 part = lane + j * LANES;
+            const f32* const from = line(parts, min(part, last), rows, row);
+            const float2 tail = *reinterpret_cast<const float2*>(from + COLUMNS);
+            const float4 sums = *reinterpret_cast<const float4*>(from + column);
+            const bool exists = part < count;
+            quads[j].top = exists ? tail.x : -infinity();
+            quads[j].total = exists ? tail.y : 0.0f;
+            quads[j].sums = make_float4(exists ? sums.x : 0.0f, exists ? sums.y : 0.0f, exists ? sums.z : 0.0f, exists ? sums.w : 0.0f);
         }
-        return quad;
+        return FewQuad::joined(quads).template joined_lanes<LANES>();
     }
-    // Waits for the results of all splits, and sets them back. Each is a tile of this instruction, of a block of its own, so all
-    // are under way.
-    static DEV Quad gather(f32* splits, u32 count, u32 column, const Block& block) {
-        constexpr u32 AT_ONCE = FewQueries::FEW_SPLITS;
+    // Of row `to`, four columns.
+    static DEV void show(f32* to, u32 quad, const FewQuad& v) {
+        store_relaxed_16(to + quad * 4, make_uint4(shown(v.sums.x), shown(v.sums.y), shown(v.sums.z), shown(v.sums.w)));
+        store_relaxed_8(to + COLUMNS + quad * 2, make_uint2(shown(v.top), shown(v.total)));
+    }
+    // Waits for the results of all splits, of which a lane takes up those LANES apart, and sets them back. Each is a tile of this
+    // instruction, of a block of its own, so all are under way.
+    template <u32 LANES> static DEV FewQuad gather(f32* splits, u32 quad, u32 count, u32 lane, const Block& block) {
+        constexpr u32 AT_ONCE = FewQueries::FEW_SPLITS / LANES;
         const Launch* const launch = block.launch();
-        Quad quad;
+        FewQuad quads[AT_ONCE + 1];
 #pragma unroll 1
-        for (u32 split = 0; split < count; split += AT_ONCE) {
+        for (u32 split = lane; split < count + lane; split += AT_ONCE * LANES) {
             f32* from[AT_ONCE];
 #pragma unroll
-            for (u32 j = 0; j < AT_ONCE; ++j) from[j] = splits + min(split + j, count - 1) * MOST;
-            uint4 sums[AT_ONCE], tails[AT_ONCE];
+            for (u32 j = 0; j < AT_ONCE; ++j) from[j] = splits + min(split + j * LANES, count - 1) * MOST;
+            uint4 sums[AT_ONCE];
+            uint2 tails[AT_ONCE];
             const bool ok = spin(
                 launch,
                 [&] {
 #pragma unroll
                     for (u32 j = 0; j < AT_ONCE; ++j) {
-                        sums[j] = load_relaxed_16(from[j] + column);
-                        tails[j] = load_relaxed_16(from[j] + COLUMNS);
+                        sums[j] = load_relaxed_16(from[j] + quad * 4);
+                        tails[j] = load_relaxed_8(from[j] + COLUMNS + quad * 2);
                     }
                     u32 least = ~0u;
 #pragma unroll
@@ -221,31 +282,19 @@ template <u32 COLUMNS> struct FewResults {
                 [&] { raise(launch, TRAP_TIMEOUT, present_instruction(), WAITED_FOR_COUNTER, split); });
             if (!ok) stop(shared_state());
             __syncwarp();  // all have read what is now set back
-            float4 more[AT_ONCE];
-            float2 ends[AT_ONCE];
 #pragma unroll
             for (u32 j = 0; j < AT_ONCE; ++j) {
-                store_relaxed_16(from[j] + column, make_uint4(0, 0, 0, 0));
-                store_relaxed_16(from[j] + COLUMNS, make_uint4(0, 0, 0, 0));
-                more[j] = make_float4(seen(sums[j].x), seen(sums[j].y), seen(sums[j].z), seen(sums[j].w));
-                ends[j] = make_float2(seen(tails[j].x), seen(tails[j].y));
+                store_relaxed_16(from[j] + quad * 4, make_uint4(0, 0, 0, 0));
+                store_relaxed_8(from[j] + COLUMNS + quad * 2, make_uint2(0, 0));
+                const bool exists = split + j * LANES < count;
+                FewQuad& v = quads[j + 1];
+                v.top = exists ? seen(tails[j].x) : -infinity();
+                v.total = exists ? seen(tails[j].y) : 0.0f;
+                v.sums = make_float4(exists ? seen(sums[j].x) : 0.0f, exists ? seen(sums[j].y) : 0.0f, exists ? seen(sums[j].z) : 0.0f,
+                                     exists ? seen(sums[j].w) : 0.0f);
             }
-            quad.add(more, ends, count - split);
+            quads[0] = FewQuad::joined(quads);
         }
-        return quad;
-    }
-    static DEV void store(const AttentionArgs& args, const FewQueries& few, const FewQueriesTile& tile, u32 line, u32 column, const Quad& quad) {
-        const Tensor& out = args.out();
-        const FewQueriesRow row(few, tile.row + line, out.dims[2]);
-        const u32 head = tile.head + row.head;
-        if (column == 0 && tile.column == 0 && args.has_lse()) {
-            const Tensor& lse = args.lse();
-            store_lse(lse, tile.base(lse, head) + row.query * lse.strides[2], quad.top, quad.total);
-        }
-        if (column >= tile.columns) return;
-        const f32 inverse = quad.total == 0.0f ? 0.0f : fast_reciprocal(quad.total);
-        const float4 v = make_float4(quad.sums.x * inverse, quad.sums.y * inverse, quad.sums.z * inverse, quad.sums.w * inverse);
-        store_four(out, tile.base(out, head) + row.query * out.strides[2] + static_cast<i64>(tile.column + column) * out.strides[3], v,
-                   min(4u, tile.columns - column));
+        return quads[0].template joined_lanes<LANES>();
     }
 };

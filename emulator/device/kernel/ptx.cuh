@@ -57,7 +57,15 @@ DEV u32 load_relaxed(const u32* p) {
     return v;
 }
 DEV void store_relaxed(u32* p, u32 v) { asm volatile("st.relaxed.gpu.global.u32 [%0], %1;" ::"l"(p), "r"(v) : "memory"); }
-// 16 bytes; others see each word of them as soon as it is there, for itself.
+// 8 or 16 bytes; others see each word of them as soon as it is there, for itself.
+DEV uint2 load_relaxed_8(const f32* p) {
+    uint2 v;
+    asm volatile("ld.relaxed.gpu.global.v2.u32 {%0, %1}, [%2];" : "=r"(v.x), "=r"(v.y) : "l"(p) : "memory");
+    return v;
+}
+DEV void store_relaxed_8(f32* p, uint2 v) {
+    asm volatile("st.relaxed.gpu.global.v2.u32 [%0], {%1, %2};" ::"l"(p), "r"(v.x), "r"(v.y) : "memory");
+}
 DEV uint4 load_relaxed_16(const f32* p) {
     uint4 v;
     asm volatile("ld.relaxed.gpu.global.v4.u32 {%0, %1, %2, %3}, [%4];" : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w) : "l"(p) : "memory");

@@ -24,8 +24,8 @@ FEW_QUERIES, FEW_DEPTH = 16, 512
 """What kernel/attention_few.cuh takes."""
 LEAST_KEYS = 64
 """Keys that one block has, at least, where keys are split over blocks."""
-PARTIAL_BYTES = 16 * (128 + 4) * 4
-"""Of a partial result: 16 rows of sums, each with its maximum and denominator behind it."""
+PARTIAL_BYTES = 16 * (128 + 2 * 128 // 4) * 4
+"""Of a partial result: 16 rows of sums, each with its maximum and denominator behind it, once for each four of them."""
 
 
 def schedule(instruction: Instruction, context: Context) -> Schedule | None:

@@ -23,6 +23,8 @@ template <class T> inline T yielded(const T* p, const char* where) { yield_(wher
 inline u32 load_acquire(const u32* p) { return yielded(p, "a counter"); }
 inline u32 load_relaxed(const u32* p) { return yielded(p, "a counter"); }
 inline void store_relaxed(u32* p, u32 v) { *p = v; ++progress_; }
+inline uint2 load_relaxed_8(const f32* p) { yield_("numbers"); return *reinterpret_cast<const uint2*>(p); }
+inline void store_relaxed_8(f32* p, uint2 v) { *reinterpret_cast<uint2*>(p) = v; ++progress_; }
 inline uint4 load_relaxed_16(const f32* p) { yield_("numbers"); return *reinterpret_cast<const uint4*>(p); }
 inline void store_relaxed_16(f32* p, uint4 v) { *reinterpret_cast<uint4*>(p) = v; ++progress_; }
 inline void count_relaxed(u32* p, u32 last) { *p = *p >= last ? 0 : *p + 1; ++progress_; }
