@@ -25,7 +25,7 @@ TENSOR_MAP_BYTES = 128
 MAX_SPLITS = 6
 A_ACROSS, B_ACROSS, HALF_FLOATS, BATCHED, B_CONSTANT, BIAS_EARLY = (1 << i for i in range(6))
 OUT_IN_LINES, A_WHOLE, B_WHOLE, A_SHARED, B_SHARED = (1 << i for i in range(6, 11))
-FLOATS, EXACT, BY_PIECES, OUT_IN_CHUNKS = (1 << i for i in range(11, 15))
+FLOATS, EXACT, BY_PIECES, OUT_IN_CHUNKS, OUT_IN_BOXES = (1 << i for i in range(11, 16))
 PAIR = 2
 FLASH_WIDE, FLASH_F16 = 1, 2
 NORM_ROWS, NORM_CENTRED, NORM_GAIN, NORM_BIAS, BIAS_FIRST, NORM_OF_ONE = (1 << i for i in range(6))
@@ -70,6 +70,7 @@ CONSTANTS: dict[str, tuple[int, str]] = {
     "BIAS_EARLY": (BIAS_EARLY, "bias: 16-bit, one row for all, pairs aligned"),
     "OUT_IN_LINES": (OUT_IN_LINES, "the epilogue is one of those of kernel/hopper/finish_lines.cuh"),
     "OUT_IN_CHUNKS": (OUT_IN_CHUNKS, "of those: lines of the result are made of whole, aligned chunks of 16 bytes"),
+    "OUT_IN_BOXES": (OUT_IN_BOXES, "of those: the copy engine takes them to memory (kernel/hopper/boxes.cuh)"),
     "A_WHOLE": (A_WHOLE, "one box brings all of a's part of a stage: 64 of its inner dim are a dim of the map"),
     "B_WHOLE": (B_WHOLE, "the same of b"),
     "A_SHARED": (A_SHARED, "the blocks of a pair have tiles side by side, and share a"),
@@ -191,6 +192,7 @@ PRODUCT_SCHEDULE = Struct(
         ("rows", "<u4", 1, "u32", "of the result at its present dims, in a batch: the kernel's"),
         ("batches", "<u4", 1, "u32", "likewise"),
         ("what", "<u4", 1, "u32", "that happens to results stored in lines (hopper/finish_lines.cuh): the kernel's"),
+        ("out_map", "<u4", 1, "u32", "of the result, where the copy engine takes it to memory"),
     ),
 )
 FLASH_SCHEDULE = Struct(

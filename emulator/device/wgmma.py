@@ -16,8 +16,9 @@ def cuda() -> str:
 
     It adds a[64, 16] * b[COLUMNS, 16] to the first COLUMNS / 2 of `sums`. a and b are descriptors of shared memory; an
     operand that lies across has neighbours along its rows (M, N) next to each other, not along the depth. An a that
-    does not may also be in registers, as mma.sync has it. `start` sets the sums instead. Of `Tf32`, which reads the
-    upper 19 bits of f32 elements, the depth is 8, and no operand can lie across.
+    does not may also be in registers, as mma.sync has it. `start` sets the sums instead, and so does
+    `multiply_if(..., adds)` where `adds` is 0. Of `Tf32`, which reads the upper 19 bits of f32 elements, the depth is
+    8, and no operand can lie across.
     """
     lines = ["#pragma once", '#include "matrix.cuh"', "#ifdef HOPPER"]
     lines += ["template <class T, u32 COLUMNS, bool A_ACROSS, bool B_ACROSS> struct Wgmma;"]
@@ -27,7 +28,7 @@ def cuda() -> str:
                 lines += _wrapper(name, ptx, columns, across >> 1, across & 1)
     for columns in TF32_COLUMNS:
         lines.append(f"template <> struct Wgmma<Tf32, {columns}, false, false> {{")
-        lines += _function("multiply", 1, "tf32", columns, "", "u64 a", '"l"(a)')
+        lines += _function("multiply", "1", "tf32", columns, "", "u64 a", '"l"(a)')
         lines.append("};")
     return "\n".join([*lines, "#endif", ""])
 
@@ -35,7 +36,7 @@ def cuda() -> str:
 def _wrapper(name: str, ptx: str, columns: int, a_across: int, b_across: int) -> Iterator[str]:
     across = ", ".join("true" if flag else "false" for flag in (a_across, b_across))
     yield f"template <> struct Wgmma<{name}, {columns}, {across}> {{"
-    for function, adds in (("multiply", 1), ("start", 0)):
+    for function, adds in (("multiply", "1"), ("start", "0"), *((("multiply_if", ""),) if columns == 256 else ())):
         yield from _function(function, adds, ptx, columns, f", {a_across}, {b_across}", "u64 a", '"l"(a)')
         if not a_across:
             a = ", ".join(f'"r"(a[{i}])' for i in range(4))
@@ -43,16 +44,17 @@ def _wrapper(name: str, ptx: str, columns: int, a_across: int, b_across: int) ->
     yield "};"
 
 
-def _function(name: str, adds: int, ptx: str, columns: int, across: str, a: str, a_input: str) -> Iterator[str]:
+def _function(name: str, adds: str, ptx: str, columns: int, across: str, a: str, a_input: str) -> Iterator[str]:
     count, a_count, depth = columns // 2, a_input.count("(a"), 8 if ptx == "tf32" else 16
     registers = ", ".join(f"%{i}" for i in range(count))
     a_registers = ", ".join(f"%{count + i}" for i in range(a_count))
     if a_count > 1:
         a_registers = f"{{{a_registers}}}"
     sums = ", ".join(f'"+f"(d[{i}])' for i in range(count))
-    yield f"    template <u32 SIZE> static DEV void {name}(f32 (&d)[SIZE], {a}, u64 b) {{"
-    yield f'        asm volatile("{{\\n.reg .pred add;\\nsetp.ne.u32 add, {adds}, 0;\\n"'
+    asked, asked_input = ("", "") if adds else (", u32 adds", ', "r"(adds)')
+    yield f"    template <u32 SIZE> static DEV void {name}(f32 (&d)[SIZE], {a}, u64 b{asked}) {{"
+    yield f'        asm volatile("{{\\n.reg .pred add;\\nsetp.ne.u32 add, {adds or f"%{count + a_count + 1}"}, 0;\\n"'
     yield f'                     "wgmma.mma_async.sync.aligned.m64n{columns}k{depth}.f32.{ptx}.{ptx} "'
     yield f'                     "{{{registers}}}, {a_registers}, %{count + a_count}, add, 1, 1{across};\\n}}"'
-    yield f'                     : {sums} : {a_input}, "l"(b) : "memory");'
+    yield f'                     : {sums} : {a_input}, "l"(b){asked_input} : "memory");'
     yield "    }"

@@ -3,6 +3,7 @@
 #pragma once
 #include "handlers.cuh"
 #include "path_workers.cuh"
+#include "hopper/boxes.cuh"
 #include "hopper/conv.cuh"
 #include "hopper/flash.cuh"
 #include "hopper/floats.cuh"

@@ -339,6 +339,15 @@ DEV void tensor_load_5d(u32 shared, const void* map, u64* full, i32 c0, i32 c1, 
 }
 // Lets the copy engine have `map` at hand when it is first used.
 DEV void tensor_map_prefetch(const void* map) { asm volatile("prefetch.tensormap [%0];" ::"l"(map) : "memory"); }
+// Copies one box from shared memory to where `map` says, but for what lies outside of it. The copies that a thread has started
+// since the last commit are a group of its own.
+DEV void tensor_store_2d(const void* map, u32 shared, i32 c0, i32 c1) {
+    asm volatile("cp.async.bulk.tensor.2d.global.shared::cta.bulk_group [%0, {%2, %3}], [%1];" ::"l"(map), "r"(shared), "r"(c0), "r"(c1) : "memory");
+}
+DEV void bulk_commit() { asm volatile("cp.async.bulk.commit_group;" ::: "memory"); }
+// Wait for all groups of this thread: until they have read shared memory, or until what they wrote is there.
+DEV void bulk_wait_read() { asm volatile("cp.async.bulk.wait_group.read 0;" ::: "memory"); }
+DEV void bulk_wait() { asm volatile("cp.async.bulk.wait_group 0;" ::: "memory"); }
 // What is read once leaves the L2 cache first.
 DEV u64 read_once() {
     u64 policy;

@@ -110,6 +110,11 @@ struct WorkerPlace {
     };
 };
 
+// Where a tile of a product begins in the result.
+struct ProductCorner {
+    u32 row, column;
+};
+
 // What the loader keeps from work to work. Its code takes all registers that a control warp has.
 struct LoaderState {
     RingPlace place;
@@ -139,6 +144,7 @@ struct Shared {
     u64 opened;                       // both loaders of the pair have emptied their rings for shared stages
     u32 openings;                     // the loader's: how often,
     RingPlace other_place;            // and where it goes on with the kind of stages that is not in use
+    ProductCorner corner;             // the loader's, for the workers: of the tile whose stages were claimed last
     u8 stage_way[RING_BARRIERS];      // the loader's: granules of each stage, with those skipped in front of it
     u32 expected[COUNTERS + 1];           // what each counter will show once everything so far, in program order, is done
     u32 shared_with[COUNTERS / WARP + 1]; // a bit for each counter: set once blocks other than this one count on it

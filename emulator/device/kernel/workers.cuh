@@ -25,7 +25,7 @@ DEV void release_scratch(u32 taken) {
     warp_arrive(&shared.stages[OWN_STAGES].empty[place.next(w.granules).barrier()]);
 }
 
-constexpr u32 END_OF_WORK = ~0u, PATH_FLOATS = ~1u;  // instead of a path; products that HopperFloats runs
+constexpr u32 END_OF_WORK = ~0u, PATH_FLOATS = ~1u, PATH_BOXES = ~2u;  // instead of a path; products of HopperFloats, HopperBoxes
 
 // What a worker does next.
 struct NextWork {
@@ -40,7 +40,7 @@ struct NextWork {
         path = w.path;
 #ifdef HOPPER
         const bool product = path == PATH_GEMM || path == PATH_CONV;
-        path = product && HopperFloats::runs(w) ? PATH_FLOATS : path;
+        if (product) path = HopperFloats::runs(w) ? PATH_FLOATS : HopperBoxes::runs(w) ? PATH_BOXES : path;
 #endif
         path = __shfl_sync(0xffffffffu, w.last ? END_OF_WORK : path, 0);
     }
@@ -103,6 +103,13 @@ DEV void work() {
                 begin_hot(next.taken);
                 Workers workers;
                 HopperGemm::run(workers);
+                next = NextWork::behind(Kept::taken());
+                break;
+            }
+            case PATH_BOXES: {
+                begin_hot(next.taken);
+                Workers workers;
+                HopperBoxes::run(workers);
                 next = NextWork::behind(Kept::taken());
                 break;
             }

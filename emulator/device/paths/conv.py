@@ -160,7 +160,12 @@ def _assemble(
     in_registers = fast and not exact
     pitch = _pixel_step(out) if in_lines and in_registers else None
     in_chunks = in_chunks and in_registers
-    parts = gemm.Parts(decision, choice.tiles(*product), stages, fast, slices, pitch=pitch, in_chunks=in_chunks)
+    out_map = None
+    if in_chunks and slices == 1:
+        out_map = gemm.result_map(instruction, context, choice, stages, shape.rows, pitch)
+    parts = gemm.Parts(
+        decision, choice.tiles(*product), stages, fast, slices, pitch=pitch, in_chunks=in_chunks, out_map=out_map
+    )
     path = PATH_GEMM if plain else PATH_CONV
     return gemm.product_schedule(context, path, parts, (x_map, w_map), flags)
 

@@ -10,6 +10,10 @@ from dla.isa.program import Instruction
 
 FAST_ACTIVATIONS = ("identity", "relu", "gelu", "gelu_tanh", "silu", "sigmoid", "tanh")
 """Those that kernel/hopper/finish.cuh has."""
+BOX_ACTIVATIONS = FAST_ACTIVATIONS[:4]
+"""Those that leave by the copy engine: what follows the products has code of its own, without a call."""
+PIECE_ROWS, PIECE_COLUMNS = 16, 64
+"""What a warp finishes at a time."""
 CHUNK = 8
 """Elements of 16 bits that one lane stores at a time: 16 bytes."""
 
@@ -69,6 +73,19 @@ def is_in_lines(instruction: Instruction) -> bool:
     if residual is not None:
         return is_in_chunks(out) and _lies_as(residual, out)
     return instruction.sub != "glu" or is_in_chunks(out)
+
+
+def is_in_boxes(instruction: Instruction) -> bool:
+    """Whether the copy engine can store what is_in_lines and is_in_chunks hold for: all of it, or nothing of a line."""
+    out, attributes = instruction.operand("out"), instruction.attributes
+    assert out is not None
+    return (
+        instruction.sub != "glu"
+        and set(attributes.get("steps", ())) <= {"bias", "act"}
+        and attributes.get("act", "identity") in BOX_ACTIVATIONS
+        and attributes.get("alpha", 1.0) == 1.0
+        and not any(isinstance(dim, Dynamic) for dim in out.dims)
+    )
 
 
 def is_in_chunks(out: Descriptor) -> bool:

@@ -40,6 +40,7 @@ class Parts:
     held: int = 0
     pitch: int | None = None  # bytes between rows of a result that is stored in lines
     in_chunks: bool = False  # lines are made of whole chunks
+    out_map: TensorMap | None = None  # of a result that the copy engine takes to memory
 
 
 def product_schedule(
@@ -56,6 +57,7 @@ def product_schedule(
         **flags,
         layout.OUT_IN_LINES: parts.pitch is not None,
         layout.OUT_IN_CHUNKS: parts.in_chunks,
+        layout.OUT_IN_BOXES: parts.out_map is not None,
         layout.A_SHARED: choice.shared == "a",
         layout.B_SHARED: choice.shared == "b",
     }
@@ -74,6 +76,7 @@ def product_schedule(
         "scratch": 0 if parts.fast and not exact else tile.scratch_granules,
         "sums": sums // 1024,
         **dict.fromkeys(("rows", "batches", "what"), 0),
+        "out_map": 0 if parts.out_map is None else context.map_index(parts.out_map),
     }
     arithmetic, finish = "multiply-add" if exact else "wgmma", "" if parts.fast else ", portable epilogue"
     split = f", depth in {splits}" if splits > 1 else ""
@@ -83,6 +86,21 @@ def product_schedule(
         f"{arithmetic}, tiles of {tile.rows} x {tile.columns}{split}{shared}{finish}",
         parts.tiles * splits, parts.decision, choice.blocks,
     )  # fmt: skip
+
+
+def result_map(
+    instruction: Instruction, context: Context, choice: Choice, stages: int, rows: int, pitch: int | None
+) -> TensorMap | None:  # fmt: skip
+    """The map by which the copy engine stores what a warp finishes at a time; None where lanes do that.
+
+    `rows` of the result lie `pitch` bytes apart.
+    """
+    out = instruction.operand("out")
+    assert out is not None
+    if pitch is None or not tilings.in_boxes(choice, stages) or not epilogue.is_in_boxes(instruction):
+        return None
+    dims, box = (out.bounds[-1], rows), (epilogue.PIECE_COLUMNS, epilogue.PIECE_ROWS)
+    return TensorMap(out.dtype, context.address(out), dims, (pitch,), box)
 
 
 @dataclass(frozen=True)
@@ -246,7 +264,10 @@ class _Scheduler:
         in_registers = fast and not exact
         pitch = self._row_step(self.out) * self.out.item if self.in_lines and in_registers else None
         in_chunks = self.in_chunks and in_registers
-        parts = Parts(decision, tiles, stages, fast, slices, self._axes(), self._held(), pitch, in_chunks)
+        out_map = None
+        if in_chunks and slices == 1 and not self.grouping.groups:
+            out_map = result_map(self.instruction, context, choice, stages, rows, pitch)
+        parts = Parts(decision, tiles, stages, fast, slices, self._axes(), self._held(), pitch, in_chunks, out_map)
         return product_schedule(context, PATH_GEMM, parts, (a_map, b_map), flags)
 
     def _slots(self) -> list[range | None]:

@@ -221,6 +221,15 @@ def ways(
     return offers(*shape, blocks, depth, tiles=tiles, split=split, pairs=pairs), fast
 
 
+def in_boxes(choice: Choice, stages: int) -> bool:
+    """Whether the copy engine stores the result (kernel/hopper/boxes.cuh), of a depth of so many stages.
+
+    There have to be more than the ring has room for: before the workers have begun a tile, the loader is not to tell
+    them of the next one.
+    """
+    return choice.splits == 1 and choice.tile == TILES[0] and stages > RING_GRANULES // choice.tile.granules
+
+
 def _wide_first(offered: tuple[Offer[Choice], ...]) -> tuple[Offer[Choice], ...]:
     """What is offered for f32 as it is, with what narrow tiles take."""
     factors = (1.0 if o.choice.tile == EXACT_TILES[0] else NARROW for o in offered)

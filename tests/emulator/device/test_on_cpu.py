@@ -9,6 +9,7 @@ import pytest
 
 from dla.assembler import assemble
 from dla.emulator.compare import compare
+from dla.emulator.device.layout import OUT_IN_BOXES, PATH_CONV, PATH_GEMM
 from dla.emulator.device.paths import tilings
 from dla.emulator.device.paths.choices import Offer
 from dla.emulator.device.paths.tilings import Choice, Tile
@@ -182,6 +183,56 @@ def test_a_trap_in_one_block_of_a_pair_ends_the_other(monkeypatch, seed):
     assert (raised.value.category, raised.value.instruction) == ("index", 1)
     again = inputs | {"i": index}
     assert all(c.ok for c in compare(session.program, again, session.run(again)))
+
+
+IN_BOXES = """
+.input x : {dtype}[300, 328]
+.input w : {dtype}[{weights}]
+.input bias : {dtype}[520]
+.input image : {dtype}[2, 12, 14, 40]
+.input kernel : {dtype}[264, 3, 3, 40]
+.scratch h : {dtype}[300, 520]
+.scratch g : {dtype}[2, 12, 14, 264]
+.output y : {dtype}[300, 520]
+.output z : {dtype}[2, 12, 14, 264]
+main:
+    GEMM h, x, w{turned}{epilogue}
+    EW.add y, h, h
+    CONV g, image, kernel pads=[1, 1, 1, 1] act=relu
+    EW.add z, g, g
+    GEMM h, y[:, :328], w{turned}{epilogue}
+    EW.add y, y, h
+    HALT
+"""
+
+
+@pytest.mark.parametrize(
+    ("dtype", "shared", "turned", "epilogue"),
+    [("bf16", "b", "", ""), ("f16", "a", ".T", " bias=bias act=gelu"), ("bf16", "", ".T", " bias=bias act=relu")],
+)
+def test_results_that_leave_in_boxes(monkeypatch, dtype, shared, turned, epilogue):
+    """The copy engine reads a tile's result while the next one is under way, and writes all before others read it."""
+    choice = Choice(tilings.TILES[0], 1, shared)
+    plain = Choice(tilings.TILES[0], 1)
+    offered = lambda *_shape, pairs=False, **_which: (Offer(choice if pairs else plain, 0.0),)  # noqa: E731
+    monkeypatch.setattr(tilings, "offers", offered)
+    weights = "520, 328" if turned else "328, 520"
+    program = assemble(IN_BOXES.format(dtype=dtype, weights=weights, turned=turned, epilogue=epilogue))
+    rng = np.random.default_rng(5)
+    inputs = {
+        name: values(rng, program.by_name[name].descriptor.bounds, DType[dtype.upper()])
+        for name in ("x", "w", "bias", "image", "kernel")
+    }
+    session = CpuSession(program, hopper=True)
+    flags = [schedule.detail[3] for schedule in session.plan.schedules if schedule.path in (PATH_GEMM, PATH_CONV)]
+    assert len(flags) == 3
+    assert all(flag & OUT_IN_BOXES for flag in flags)
+    seen = []
+    for session.seed in range(2):
+        result = session.run(inputs)
+        assert all(c.ok for c in compare(program, inputs, result))
+        seen.append([result.outputs[name].tobytes() for name in "yz"])
+    assert seen[0] == seen[1]
 
 
 def test_more_instructions_than_counters():

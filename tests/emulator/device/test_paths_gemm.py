@@ -65,6 +65,34 @@ def test_what_tensor_maps_cannot_describe_is_left_to_the_handler(text):
     assert first_schedule(text).path == PATH_GENERIC
 
 
+LARGE = ("bf16[4096, 4096]", "bf16[4096, 4096]", "bf16[4096, 4096]")
+
+
+@pytest.mark.parametrize(
+    ("text", "boxes"),
+    [
+        (product(*LARGE), True),
+        (product(*LARGE, "y, a, b act=gelu"), True),
+        (product(*LARGE, "y, a, b residual=a"), False),  # a call, or code that reads the residual
+        (product(*LARGE, "y, a, b act=silu"), False),
+        (product(*LARGE, "y, a, b alpha=0.5"), False),
+        (product("bf16[n <= 4096, 4096]", LARGE[1], "bf16[n, 4096]"), False),  # the map has all rows
+        (product("bf16[4096, 256]", "bf16[256, 4096]", LARGE[2]), False),  # four stages
+        (product(LARGE[0], "bf16[4100, 4096]", "bf16[4096, 4100]", "y, a, b.T"), False),  # no whole chunks
+    ],
+)
+def test_results_of_large_tiles_leave_in_boxes(text, boxes):
+    """And by a map of 16 rows by 64 columns; nothing else does."""
+    made = planned(text)
+    schedule = fields(made.schedules[0])
+    assert bool(schedule["flags"] & layout.OUT_IN_BOXES) == boxes
+    if boxes:
+        assert (schedule["tile_rows"], schedule["tile_columns"], schedule["slices"]) == (128, 256, 1)
+        out = made.maps[schedule["out_map"]]
+        assert out.box == (64, 16)
+        assert out.strides == (2 * out.dims[0],)
+
+
 def test_transposed_views_lie_across():
     """a.T has neighbouring rows, b neighbouring columns; b.T neighbouring depth."""
     plain = fields(first_schedule(product("bf16[64, 72]", "bf16[72, 80]", "bf16[64, 80]")))

@@ -128,6 +128,7 @@ struct HopperConv {
         for (u32 item = w.first_tile; item < w.tiles; item += gridDim.x) {
             const ProductItem at = tiles.at(item);
             ConvLoader copies(p, at);
+            loader.tell(at.row, at.column);
             if (!ready && !p.has(B_CONSTANT)) {
                 loader.wait_ready();
                 ready = true;

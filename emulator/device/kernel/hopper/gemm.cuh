@@ -255,14 +255,14 @@ struct Rehearsal {
         const auto* const first = reinterpret_cast<const ImageHeader*>(shared_state().launch->images);
         return *reinterpret_cast<const ProductSchedule*>(first->detail);
     }
-    // Whether there is something to rehearse for this warp.
+    // Whether there is something to rehearse for this warp. Results that leave in boxes take too little code for that.
     DEV static bool begin() {
         const Launch* const launch = shared_state().launch;
         if (!launch->rehearsal || Kept::warp() < WORKER_WARPS / 2) return false;
         const u32 what = schedule().what, splits = schedule().splits, sums = schedule().tile_rows * schedule().tile_columns;
         const Lines lines{launch->workspace, 0, what | Lines::size_of(0, 0, max(sums / (2 * BLOCK_ROWS * PIECE_COLUMNS), 1))};
         lines.keep();
-        return what != 0 && splits == 1 && direct_of(lines) != Direct::NONE;
+        return what != 0 && splits == 1 && !(schedule().flags & OUT_IN_BOXES) && direct_of(lines) != Direct::NONE;
     }
 };
 
@@ -341,6 +341,7 @@ struct HopperGemm {
             const ProductItem at = p.tiles().at(item);
             a.begin(p, 0, at);
             b.begin(p, 1, at);
+            loader.tell(at.row, at.column);
             if (!load_item(p, at.stages, a, b, loader, item != p.work.first_tile)) return;
         }
         if (p.in_pairs()) loader.wait_full();

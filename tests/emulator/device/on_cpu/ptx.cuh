@@ -3,6 +3,7 @@
 #include "config.cuh"
 #include <deque>
 #include <functional>
+#include <map>
 
 inline u32 shared_address(const void* p) {
     const u64 at = reinterpret_cast<const char*>(p) - shared_memory;
@@ -172,6 +173,42 @@ inline void tensor_load_3d(u32 s, const void* m, u64* f, i32 a, i32 b, i32 c) { 
 inline void tensor_load_4d(u32 s, const void* m, u64* f, i32 a, i32 b, i32 c, i32 d) { tensor_load_(s, m, f, {a, b, c, d, 0}, 4); }
 inline void tensor_map_prefetch(const void*) {}
 inline void tensor_load_5d(u32 s, const void* m, u64* f, i32 a, i32 b, i32 c, i32 d, i32 e) { tensor_load_(s, m, f, {a, b, c, d, e}, 5); }
+// Copies to memory, as late as may be: shared memory is read when that is waited for, and memory written when that is.
+struct Boxes { std::vector<std::function<std::function<void()>()>> open, started; std::vector<std::function<void()>> read; };
+static std::map<u32, Boxes> boxes_;  // by fiber
+inline void tensor_store_2d(const void* map, u32 shared, i32 c0, i32 c1) {
+    const HostMap m = **reinterpret_cast<const HostMap* const*>(map);
+    if (m.rank != 2 || m.im2col) broken("a tensor map of another kind");
+    check_tile_(m, shared);
+    const char* block = shared_memory;
+    boxes_[current_].open.push_back([=] {
+        std::vector<char> held(m.box[0] * m.box[1] * m.item);
+        for (u32 i = 0; i < m.box[0] * m.box[1]; ++i) memcpy(&held[i * m.item], block + swizzled_(shared + i * m.item, m.swizzle), m.item);
+        return [=] {
+            for (u32 i = 0; i < m.box[0] * m.box[1]; ++i) {
+                const i64 x = c0 + static_cast<i64>(i % m.box[0]), y = c1 + static_cast<i64>(i / m.box[0]);
+                if (x < 0 || y < 0 || x >= static_cast<i64>(m.dims[0]) || y >= static_cast<i64>(m.dims[1])) continue;
+                memcpy(reinterpret_cast<char*>(m.address + x * m.strides[0] + y * m.strides[1]), &held[i * m.item], m.item);
+            }
+        };
+    });
+}
+inline void bulk_commit() {
+    Boxes& b = boxes_[current_];
+    for (auto& f : b.open) b.started.push_back(std::move(f));
+    b.open.clear();
+}
+inline void bulk_wait_read() {
+    Boxes& b = boxes_[current_];
+    for (auto& f : b.started) b.read.push_back(f());
+    b.started.clear();
+}
+inline void bulk_wait() {
+    bulk_wait_read();
+    Boxes& b = boxes_[current_];
+    for (auto& f : b.read) f();
+    b.read.clear();
+}
 inline u64 read_once() { return 0; }
 inline void tensor_stream_2d(u32 s, const void* m, u64* f, i32 a, i32 b, u64) { tensor_load_2d(s, m, f, a, b); }
 inline void tensor_stream_3d(u32 s, const void* m, u64* f, i32 a, i32 b, i32 c, u64) { tensor_load_3d(s, m, f, a, b, c); }

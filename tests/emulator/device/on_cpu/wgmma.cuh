@@ -36,6 +36,7 @@ template <class T, u32 COLUMNS, bool A_ACROSS, bool B_ACROSS> struct Wgmma {
     }
     template <u32 SIZE> static void multiply(f32 (&d)[SIZE], u64 a, u64 b) { shared(d, a, b, true); }
     template <u32 SIZE> static void start(f32 (&d)[SIZE], u64 a, u64 b) { shared(d, a, b, false); }
+    template <u32 SIZE> static void multiply_if(f32 (&d)[SIZE], u64 a, u64 b, u32 adds) { shared(d, a, b, adds != 0); }
     template <u32 SIZE> static void multiply(f32 (&d)[SIZE], const u32 (&a)[4], u64 b) { registers(d, a, b, true); }
     template <u32 SIZE> static void start(f32 (&d)[SIZE], const u32 (&a)[4], u64 b) { registers(d, a, b, false); }
 };
