@@ -105,6 +105,9 @@ struct WorkerPlace {
             u32 rows, columns;       // of a batch
         } product;
         struct {
+            u32 stages, at;  // what HopperFloats still has to multiply of its tile, and where the first of these stages lies
+        } floats;
+        struct {
             u32 what, pitch, to_low, to_high;  // Lines of the warp's part of the tile (hopper/finish_lines.cuh)
         } lines;
     };

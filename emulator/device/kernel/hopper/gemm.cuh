@@ -78,7 +78,7 @@ struct TurnedToDepth {
     DEV void arrange(u32 stage, Workers& me) const {
         const Squares squares = HopperProducts(me.work()).turned();
         if (squares.count == 0) return;
-        turn_squares<true>(squares, stage, me.warp(), me.lane());
+        turn_to_depth(squares, stage, me.warp(), me.lane());
         fence_proxy_shared();
         me.sync();
     }

@@ -8,7 +8,6 @@
 constexpr u32 DEPTH = 64;        // elements of K in a slice, of 16 bits: one swizzled line of 128 bytes; a stage has one or more
 constexpr u32 STEP_DEPTH = 16;   // elements of K that one wgmma takes: 32 bytes of them, also of f32
 constexpr u32 BLOCK_ROWS = 64;   // rows that one wgmma takes
-constexpr u32 WARPGROUP = 128;   // threads
 constexpr u32 SUMS = 128;        // accumulators of a thread, at most
 
 // A wgmma descriptor of an operand in shared memory, swizzled over 128 bytes, with 8 lines every 1024 bytes (PTX ISA,
