@@ -25,7 +25,7 @@ TENSOR_MAP_BYTES = 128
 MAX_SPLITS = 6
 A_ACROSS, B_ACROSS, HALF_FLOATS, BATCHED, B_CONSTANT, BIAS_EARLY = (1 << i for i in range(6))
 OUT_IN_LINES, A_WHOLE, B_WHOLE, A_SHARED, B_SHARED = (1 << i for i in range(6, 11))
-FLOATS, EXACT, BY_PIECES, OUT_IN_CHUNKS, OUT_IN_BOXES = (1 << i for i in range(11, 16))
+FLOATS, EXACT, BY_PIECES, OUT_IN_CHUNKS, OUT_IN_BOXES, TRANSPOSED = (1 << i for i in range(11, 17))
 PAIR = 2
 FLASH_WIDE, FLASH_F16 = 1, 2
 NORM_ROWS, NORM_CENTRED, NORM_GAIN, NORM_BIAS, BIAS_FIRST, NORM_OF_ONE = (1 << i for i in range(6))
@@ -65,6 +65,10 @@ CONSTANTS: dict[str, tuple[int, str]] = {
     "FLOATS": (FLOATS, "f32: as tf32,"),
     "EXACT": (EXACT, "or as it is, by multiply-add"),
     "BY_PIECES": (BY_PIECES, "of those: the epilogue is not the portable one, although the sums are in scratch memory"),
+    "TRANSPOSED": (
+        TRANSPOSED,
+        "what is multiplied is b.T and a.T; the sums are the result's, transposed",
+    ),
     "BATCHED": (BATCHED, "tensor maps have three coordinates for batches"),
     "B_CONSTANT": (B_CONSTANT, "nothing in the program writes b"),
     "BIAS_EARLY": (BIAS_EARLY, "bias: 16-bit, one row for all, pairs aligned"),

@@ -9,6 +9,8 @@ COLUMNS = (32, 64, 128, 256)
 TF32_COLUMNS = (64, 128, 256)
 TYPES = {"Bf16": "bf16", "F16": "f16"}
 """Element types of 16 bits: their struct in matrix.cuh, and PTX's name."""
+A_REGISTERS = ", ".join(f'"r"(a[{i}])' for i in range(4))
+"""An a that mma.sync would take."""
 
 
 def cuda() -> str:
@@ -18,7 +20,7 @@ def cuda() -> str:
     operand that lies across has neighbours along its rows (M, N) next to each other, not along the depth. An a that
     does not may also be in registers, as mma.sync has it. `start` sets the sums instead, and so does
     `multiply_if(..., adds)` where `adds` is 0. Of `Tf32`, which reads the upper 19 bits of f32 elements, the depth is
-    8, and no operand can lie across.
+    8, and no operand in shared memory can lie across.
     """
     lines = ["#pragma once", '#include "matrix.cuh"', "#ifdef HOPPER"]
     lines += ["template <class T, u32 COLUMNS, bool A_ACROSS, bool B_ACROSS> struct Wgmma;"]
@@ -29,6 +31,7 @@ def cuda() -> str:
     for columns in TF32_COLUMNS:
         lines.append(f"template <> struct Wgmma<Tf32, {columns}, false, false> {{")
         lines += _function("multiply", "1", "tf32", columns, "", "u64 a", '"l"(a)')
+        lines += _function("multiply", "1", "tf32", columns, "", "const u32 (&a)[4]", A_REGISTERS)
         lines.append("};")
     return "\n".join([*lines, "#endif", ""])
 
@@ -39,8 +42,7 @@ def _wrapper(name: str, ptx: str, columns: int, a_across: int, b_across: int) ->
     for function, adds in (("multiply", "1"), ("start", "0"), *((("multiply_if", ""),) if columns == 256 else ())):
         yield from _function(function, adds, ptx, columns, f", {a_across}, {b_across}", "u64 a", '"l"(a)')
         if not a_across:
-            a = ", ".join(f'"r"(a[{i}])' for i in range(4))
-            yield from _function(function, adds, ptx, columns, f", {b_across}", "const u32 (&a)[4]", a)
+            yield from _function(function, adds, ptx, columns, f", {b_across}", "const u32 (&a)[4]", A_REGISTERS)
     yield "};"
 
 

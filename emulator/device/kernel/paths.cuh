@@ -9,6 +9,7 @@
 #include "hopper/floats.cuh"
 #include "hopper/gemm.cuh"
 #include "hopper/stream.cuh"
+#include "hopper/tensor_floats.cuh"
 
 // Granules of the ring that the handler of `w` needs; small scratch memory is in the staging, which is always there.
 DEV u32 scratch_granules(const Work& w) {

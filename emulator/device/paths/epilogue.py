@@ -49,8 +49,8 @@ def is_fast(instruction: Instruction) -> bool:
         return False
     if instruction.sub == "glu":
         return not attributes.get("steps") and out.dtype.itemsize == 2
-    extras = list(_extras(instruction, dims))
-    return not extras or (dims[-1] % 2 == 0 and all(_has_pairs(operand) for operand in extras))
+    found = list(extras(instruction, dims))
+    return not found or (dims[-1] % 2 == 0 and all(_has_pairs(operand) for operand in found))
 
 
 def is_in_lines(instruction: Instruction) -> bool:
@@ -125,7 +125,8 @@ def _present(instruction: Instruction) -> dict[str, Descriptor]:
     return {spec.name: descriptor for spec, descriptor in pairs if descriptor is not None}
 
 
-def _extras(instruction: Instruction, dims: Sequence[int]) -> Iterator[Operand]:
+def extras(instruction: Instruction, dims: Sequence[int]) -> Iterator[Operand]:
+    """The operands that meet the sums, broadcast to the result."""
     for name, descriptor in _present(instruction).items():
         if name in ("c", "bias", "residual", "gate"):
             yield broadcast(descriptor, dims)

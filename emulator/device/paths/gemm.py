@@ -181,6 +181,16 @@ def group(dims: Sequence[int], dynamic: Sequence[bool], a: Operand, b: Operand, 
 # ---- the schedule ----
 
 
+@dataclass(frozen=True)
+class Side:
+    """An operand of the product that is multiplied."""
+
+    operand: Operand
+    rows: int  # of the product if it is on the left, else columns
+    across: bool  # they are neighbours in memory
+    of_b: bool = False  # it is what the program calls b
+
+
 def schedule(instruction: Instruction, context: Context) -> Schedule | None:
     """The schedule of a GEMM of floats whose operands tensor maps can describe; None for others."""
     if instruction.row.mnemonic != "GEMM":
@@ -223,7 +233,10 @@ class _Scheduler:
         batches = math.prod(self.dims[k] for g in self.grouping.groups for k in g)
         if rows < LEAST_ROWS or (self.dims[-2] == 1 and (a_axis == -2 or not self._rows_are_aligned())):
             return None
-        shape = (rows, self.columns, batches)
+        a, b = Side(self.a, rows, a_axis == -2), Side(self.b, self.columns, b_axis == -1, of_b=True)
+        if self._is_transposed(a, b):
+            a, b = b, a
+        shape = (a.rows, b.rows, batches)
         self.in_lines = epilogue.is_in_lines(self.instruction)
         self.in_chunks = self.in_lines and epilogue.is_in_chunks(self.out.descriptor)
         dtype, context = self.a.descriptor.dtype, self.context
@@ -231,24 +244,41 @@ class _Scheduler:
         if found is None:
             return None
         offered, fast = found
-        return self._assemble(
-            context.decide(self.instruction, offered), rows, batches, a_axis == -2, b_axis == -1, fast
-        )
+        return self._assemble(context.decide(self.instruction, offered), a, b, batches, fast)
 
-    def _assemble(
-        self, decision: Decision[Choice], rows: int, batches: int, a_across: bool, b_across: bool, fast: bool
-    ) -> Schedule:
+    def _is_transposed(self, a: Side, b: Side) -> bool:
+        """Whether the result's transposed is worked out, b.T times a.T.
+
+        Of f32 on tensor cores, the left operand may lie across (kernel/hopper/tensor_floats.cuh). Pieces of the sums
+        then have rows where others have columns, so every operand's rows have to lie at one distance.
+        """
+        assert self.grouping is not None
+        dtypes = {self.a.descriptor.dtype, self.out.descriptor.dtype}
+        if dtypes != {DType.F32} or tilings.is_exact(self.instruction, DType.F32):
+            return False
+        if not b.across or a.across or self.glu or not epilogue.is_fast(self.instruction):
+            return False
+        rows, size = self.grouping.rows, 1
+        operands = (self.out, *epilogue.extras(self.instruction, self.dims))
+        for axis in reversed(rows[:-1]):
+            size *= self.dims[axis + 1]
+            if self.dims[-2] == 1 or any(o.strides[axis] != size * o.strides[-2] for o in operands):
+                return False
+        return True
+
+    def _assemble(self, decision: Decision[Choice], a: Side, b: Side, batches: int, fast: bool) -> Schedule:
         assert self.grouping is not None
         choice, context = decision.choice, self.context
         floats = self.a.descriptor.dtype is DType.F32
         exact = tilings.is_exact(self.instruction, self.a.descriptor.dtype)
-        turned = exact or (floats and (a_across or b_across))  # by the workers: kernel/hopper/turn.cuh
-        slices = 1 if turned else tilings.slices_of(choice, self.slices, b_across=b_across)
-        a_map, a_whole = self._map(self.a, rows, (choice.brought("a"), slices), across=a_across)
-        b_map, b_whole = self._map(self.b, self.columns, (choice.brought("b"), slices), across=b_across, of_b=True)
+        arranged = exact or (floats and (a.across or b.across))  # by the workers, a slice at a time
+        slices = 1 if arranged else tilings.slices_of(choice, self.slices, b_across=b.across)
+        a_map, a_whole = self._map(a, (choice.brought("a"), slices), swizzled=a.of_b or not (floats and a.across))
+        b_map, b_whole = self._map(b, (choice.brought("b"), slices), swizzled=not (floats and b.across))
         flags = {
-            layout.A_ACROSS: a_across,
-            layout.B_ACROSS: b_across,
+            layout.A_ACROSS: a.across,
+            layout.B_ACROSS: b.across,
+            layout.TRANSPOSED: a.of_b,
             layout.A_WHOLE: a_whole,
             layout.B_WHOLE: b_whole,
             layout.HALF_FLOATS: self.a.descriptor.dtype is DType.F16,
@@ -256,18 +286,18 @@ class _Scheduler:
             layout.EXACT: exact,
             layout.BY_PIECES: exact and fast,
             layout.BATCHED: bool(self.grouping.groups),
-            layout.B_CONSTANT: context.is_constant(self.b.descriptor),
+            layout.B_CONSTANT: not a.of_b and context.is_constant(self.b.descriptor),
             layout.BIAS_EARLY: fast and not exact and epilogue.bias_is_early(self.instruction),
         }
-        tiles = choice.tiles(rows, self.columns, batches)
+        tiles = choice.tiles(a.rows, b.rows, batches)
         stages = math.ceil(self.slices / slices)
         in_registers = fast and not exact
         pitch = self._row_step(self.out) * self.out.item if self.in_lines and in_registers else None
         in_chunks = self.in_chunks and in_registers
         out_map = None
         if in_chunks and slices == 1 and not self.grouping.groups:
-            out_map = result_map(self.instruction, context, choice, stages, rows, pitch)
-        parts = Parts(decision, tiles, stages, fast, slices, self._axes(), self._held(), pitch, in_chunks, out_map)
+            out_map = result_map(self.instruction, context, choice, stages, a.rows, pitch)
+        parts = Parts(decision, tiles, stages, fast, slices, self._axes(), self._held(a, b), pitch, in_chunks, out_map)
         return product_schedule(context, PATH_GEMM, parts, (a_map, b_map), flags)
 
     def _slots(self) -> list[range | None]:
@@ -280,31 +310,29 @@ class _Scheduler:
         begins = [0 if g is None else g.start for g in self._slots()] + [self.grouping.rows.start]
         return sum(begin << 4 * k for k, begin in enumerate(begins))
 
-    def _held(self) -> int:
+    def _held(self, a: Side, b: Side) -> int:
         bits = 0
-        for index, operand in enumerate((self.a, self.b)):
+        for index, side in enumerate((a, b)):
             for k, g in enumerate(self._slots()):
-                if g is None or all(operand.strides[axis] == 0 for axis in g):
+                if g is None or all(side.operand.strides[axis] == 0 for axis in g):
                     bits |= 1 << (index * GROUPS + k)
         return bits
 
-    def _map(
-        self, operand: Operand, rows: int, stage: tuple[int, int], *, across: bool, of_b: bool = False
-    ) -> tuple[TensorMap, bool]:
-        """The map of a or b: `rows` (M or N) by depth, or the other way round where its rows are neighbours.
+    def _map(self, side: Side, stage: tuple[int, int], *, swizzled: bool) -> tuple[TensorMap, bool]:
+        """The map of one side: rows (M or N) by depth, or the other way round where it lies across.
 
         `stage` is (rows, slices) of a stage. Also whether one box brings all of it.
         """
+        operand, rows = side.operand, side.rows
         row_stride, depth_stride = operand.strides[-2], operand.strides[-1]
-        if of_b:
+        if side.of_b:
             row_stride, depth_stride = depth_stride, row_stride
         else:
             row_stride = self._row_step(operand)
-        dims, stride, box, swizzle = (self.depth, rows), row_stride, stage, LINE_BYTES
+        dims, stride, box, swizzle = (self.depth, rows), row_stride, stage, LINE_BYTES if swizzled else 0
         descriptor, item = operand.descriptor, operand.item
-        if across:
+        if side.across:
             dims, stride, box = (rows, self.depth), depth_stride, (self.line * stage[1], stage[0] // self.line)
-            swizzle = 0 if item == 4 else LINE_BYTES
         address, batches = self.context.address(descriptor), self._batches(operand)
         return operand_map(descriptor.dtype, address, dims, stride * item, box, batches, swizzle)
 

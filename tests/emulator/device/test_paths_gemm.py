@@ -128,11 +128,46 @@ def test_one_copy_brings_all_of_a_stage():
     assert made["flags"] & layout.B_WHOLE
 
 
+TF32 = "y, a, b math=tf32"
+
+
 def test_the_maps_of_a_product_in_tf32():
-    """A slice has 32 of the depth. What lies across comes in squares of 32 x 32, which the workers turn."""
-    a, b = planned(product("f32[100, 72]", "f32[72, 96]", "f32[100, 96]", "y, a, b math=tf32")).maps
-    assert (a.dtype, a.dims, a.strides, a.box, a.swizzle) == (DType.F32, (72, 100, 1), (288, 16), (32, 64, 1), 128)
-    assert (b.dims, b.strides, b.box, b.swizzle) == ((32, 72, 3), (384, 128), (32, 32, 4), 0)
+    """A slice has 32 of the depth. A b that lies across is on the left: in squares of 32 x 32, swizzled."""
+    found = planned(product("f32[100, 72]", "f32[72, 96]", "f32[100, 96]", TF32))
+    left, right = found.maps
+    assert (left.dims, left.strides, left.box, left.swizzle) == ((32, 72, 3), (384, 128), (32, 32, 2), 128)
+    assert (right.dims, right.strides, right.swizzle) == ((72, 100, 1), (288, 16), 128)
+    made = fields(found.schedules[0])
+    assert right.box == (32, made["tile_columns"], 1)
+    assert (
+        made["flags"] & (layout.TRANSPOSED | layout.A_ACROSS | layout.B_ACROSS) == layout.TRANSPOSED | layout.A_ACROSS
+    )
+
+
+def test_where_a_of_tf32_lies_across_too_both_are_turned():
+    """By the workers, who want squares as they lie in memory."""
+    found = planned(product("f32[72, 128]", "f32[72, 96]", "f32[128, 96]", "y, a.T, b math=tf32"))
+    assert [m.swizzle for m in found.maps] == [0, 0]
+    assert not fields(found.schedules[0])["flags"] & layout.TRANSPOSED
+
+
+@pytest.mark.parametrize(
+    ("out", "arguments", "expected"),
+    [
+        ("f32[4, 50, 96]", "y, a, b", True),
+        ("f32[4, 50, 96]", "y, a, b c=c bias=p residual=r", True),
+        ("f32[4, 50, 96]", "y, a, b residual=s[:, 0:50, :]", False),  # rows of samples do not follow each other
+        ("bf16[4, 50, 96]", "y, a, b", False),
+        ("f32[4, 50, 96]", "y, a, b act=mish", False),
+        ("f32[4, 50, 96]", "y, a, w.T", False),
+    ],
+)
+def test_products_are_transposed_where_the_epilogue_allows(out, arguments, expected):
+    """Results of f32, in registers, with rows of all operands at one distance."""
+    shapes = {"c": "4, 50, 96", "p": "96", "r": "4, 50, 96", "s": "4, 100, 96", "w": "96, 72"}
+    operands = "".join(f".input {name} : f32[{shape}]\n" for name, shape in shapes.items())
+    text = operands + product("f32[4, 50, 72]", "f32[72, 96]", out, arguments + " math=tf32")
+    assert bool(fields(first_schedule(text))["flags"] & layout.TRANSPOSED) == expected
 
 
 def test_batches_that_share_b_are_rows():

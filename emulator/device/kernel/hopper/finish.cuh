@@ -76,12 +76,18 @@ DEV void fast_glu(f32 (&products)[PIECE_SUMS / 2], const f32 (&v)[PIECE_SUMS], u
     for (u32 i = 0; i < PIECE_SUMS / 2; ++i) products[i] *= v[2 * i + 1];
 }
 
-// What a lane holds of the result: two rows, of which the second is 8 below, and pairs of columns, 8 apart.
-struct Piece {
+// What a lane holds of the result, as pairs of columns: of two rows, of which the second is 8 below, and 8 columns apart.
+// Where the product is that of the transposed operands, of one pair of columns: of two neighbouring rows, and 8 rows apart.
+template <bool TRANSPOSED_PIECE> struct Piece {
     u32 row, rows;        // first row, and how many there are: of all batches, as out counts them
     u32 column, columns;  // first column, and how many there are
 
-    DEV bool has(u32 half, u32 j) const { return row + half * HALF_ROWS < rows && column + j * 8 < columns; }
+    DEV u32 row_of(u32 half) const { return row + (TRANSPOSED_PIECE ? half : half * HALF_ROWS); }
+    DEV bool has(u32 half, u32 j) const {
+        return row_of(half) + (TRANSPOSED_PIECE ? j * 8 : 0) < rows && column + (TRANSPOSED_PIECE ? 0 : j * 8) < columns;
+    }
+    // Elements from a pair to the next one, whose neighbours are `column` apart. Rows of what is transposed lie at one distance.
+    DEV static i64 step(const Tensor& t, i64 column) { return 8 * (TRANSPOSED_PIECE ? t.strides[t.rank - 2] : column); }
 };
 
 DEV f32 low_half(u32 word, u32 dtype) {
@@ -92,23 +98,24 @@ DEV f32 high_half(u32 word, u32 dtype) {
 }
 
 // v * x, or v + factor * x, for the piece's elements x of `t`, whose columns are neighbours and whose pairs are aligned.
-DEV void combine_piece(f32 (&v)[PIECE_SUMS], const Tensor& t, const Piece& at, bool multiplies, f32 factor) {
+template <class At, u32 N> DEV void combine_piece(f32 (&v)[N], const Tensor& t, const At& at, bool multiplies, f32 factor) {
     const u32 dtype = t.dtype, pair = 2 * t.item_bytes;
+    const i64 step = At::step(t, 1) * t.item_bytes;
 #pragma unroll
     for (u32 half = 0; half < 2; ++half) {
-        const Piece here{at.row, anew(at.rows), at.column, anew(at.columns)};
-        const char* p = element(t, row_offset(t, min(at.row + half * HALF_ROWS, at.rows - 1)) + at.column);
-        float2 x[8];
+        const At here{at.row, anew(at.rows), at.column, anew(at.columns)};
+        const char* p = element(t, row_offset(t, min(at.row_of(half), at.rows - 1)) + at.column);
+        float2 x[N / 4];
 #pragma unroll
-        for (u32 j = 0; j < 8; ++j) {
+        for (u32 j = 0; j < N / 4; ++j) {
             x[j] = make_float2(0.0f, 0.0f);
-            const char* q = p + j * 4 * pair;
+            const char* q = p + j * step;
             if (!here.has(half, j) || !range_in_bounds(t, q, pair)) continue;
             if (dtype == DTYPE_F32) x[j] = *reinterpret_cast<const float2*>(q);
             else x[j].x = __uint_as_float(*reinterpret_cast<const u32*>(q));
         }
 #pragma unroll
-        for (u32 j = 0; j < 8; ++j) {
+        for (u32 j = 0; j < N / 4; ++j) {
             if (dtype != DTYPE_F32) {
                 const u32 word = __float_as_uint(x[j].x);
                 x[j] = make_float2(low_half(word, dtype), high_half(word, dtype));
@@ -155,7 +162,7 @@ struct EarlyBias {
 };
 
 // Takes the sums of one piece through the steps of `args`, from step `first` on.
-template <class Args> DEV void finish_steps(f32 (&v)[PIECE_SUMS], const Args& args, const Piece& at, u32 first) {
+template <class Args, class At, u32 N> DEV void finish_steps(f32 (&v)[N], const Args& args, const At& at, u32 first) {
 #pragma unroll 1
     for (u32 i = first; i < 4; ++i) {
         const u32 step = args.steps(i);
@@ -165,7 +172,7 @@ template <class Args> DEV void finish_steps(f32 (&v)[PIECE_SUMS], const Args& ar
         } else if (step == STEP_CLAMP) {
             const f32 low = args.clamp_low(), high = args.clamp_high();
 #pragma unroll
-            for (u32 k = 0; k < PIECE_SUMS; ++k) v[k] = v[k] < low ? low : v[k] > high ? high : v[k];  // NaN stays
+            for (u32 k = 0; k < N; ++k) v[k] = v[k] < low ? low : v[k] > high ? high : v[k];  // NaN stays
         } else {
             combine_piece(v, step == STEP_BIAS ? args.bias() : step == STEP_RESIDUAL ? args.residual() : args.gate(), at, step == STEP_GATE, 1.0f);
         }

@@ -26,7 +26,11 @@ struct HopperProducts {
         for (u32 k = begin; k < end; ++k) n *= work.operands[0].dims[k];
         return n;
     }
-    DEV ProductTiles tiles() const { return ProductTiles(schedule().rows, ProductArgs(work).columns(), schedule().batches, schedule()); }
+    DEV ProductTiles tiles() const {
+        const u32 rows = schedule().rows, columns = ProductArgs(work).columns();
+        const bool swapped = has(TRANSPOSED);
+        return ProductTiles(swapped ? columns : rows, swapped ? rows : columns, schedule().batches, schedule());
+    }
     // What does not change from tile to tile, worked out once: for most programs when they are loaded (dla_prepare).
     static DEV void prepare(Work& w);
 
@@ -311,7 +315,7 @@ struct HopperGemm {
         const u32 lane = me.lane();
         const volatile auto& kept = Kept::place().product;
         const u32 batch = kept.batch, row = kept.row, rows = kept.rows;
-        const Piece at{batch * rows + row + lane / 4, (batch + 1) * rows, kept.column + index * PIECE_COLUMNS + 2 * (lane % 4), kept.columns};
+        const Piece<false> at{batch * rows + row + lane / 4, (batch + 1) * rows, kept.column + index * PIECE_COLUMNS + 2 * (lane % 4), kept.columns};
         const f32 alpha = args.alpha();
         if (alpha != 1.0f) {
 #pragma unroll

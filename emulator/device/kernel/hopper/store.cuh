@@ -53,7 +53,7 @@ DEV void stage_half(const f32 (&v)[PIECE_SUMS], u32 half, u32 dtype, u32 shared,
 }
 
 // Stores a piece of 16-bit elements; `at.row` is the lane's row.
-DEV void store_piece_16(const f32 (&v)[PIECE_SUMS], const Tensor& out, const Piece& at, u32 staging, u32 lane) {
+DEV void store_piece_16(const f32 (&v)[PIECE_SUMS], const Tensor& out, const Piece<false>& at, u32 staging, u32 lane) {
     const u32 first_row = at.row - lane / 4, first_column = at.column - 2 * (lane % 4);
 #pragma unroll
     for (u32 half = 0; half < 2; ++half) {
@@ -63,25 +63,24 @@ DEV void store_piece_16(const f32 (&v)[PIECE_SUMS], const Tensor& out, const Pie
     }
 }
 
-// Stores a piece of f32: eight rows of 32 neighbouring bytes at a time.
-DEV void store_piece_32(const f32 (&v)[PIECE_SUMS], const Tensor& out, const Piece& at) {
-    const i64 step = out.strides[out.rank - 1];
+// Stores a piece of f32: eight rows of 32 neighbouring bytes at a time, or four of 64.
+template <class At, u32 N> DEV void store_piece_32(const f32 (&v)[N], const Tensor& out, const At& at) {
+    const i64 neighbour = 4 * out.strides[out.rank - 1], step = 4 * At::step(out, out.strides[out.rank - 1]);
 #pragma unroll
     for (u32 half = 0; half < 2; ++half) {
-        if (at.row + half * HALF_ROWS >= at.rows) continue;
-        const u32 columns = anew(at.columns);
-        char* p = element(out, row_offset(out, at.row + half * HALF_ROWS) + static_cast<i64>(at.column) * step);
-        const bool pairs = step == 1 && reinterpret_cast<u64>(p) % 8 == 0;
+        if (at.row_of(half) >= at.rows) continue;
+        const At here{at.row, anew(at.rows), at.column, anew(at.columns)}, next{at.row, here.rows, at.column + 1, here.columns};
+        char* p = element(out, row_offset(out, at.row_of(half))) + at.column * neighbour;
+        const bool pairs = neighbour == 4 && reinterpret_cast<u64>(p) % 8 == 0 && step % 8 == 0;
 #pragma unroll
-        for (u32 j = 0; j < 8; ++j) {
-            const u32 column = at.column + j * 8;
-            char* q = p + j * 32 * step;
+        for (u32 j = 0; j < N / 4; ++j) {
+            char* q = p + j * step;
             const f32 low = v[j * 4 + half * 2], high = v[j * 4 + half * 2 + 1];
-            if (pairs && column + 1 < columns && range_in_bounds(out, q, 8)) {
+            if (pairs && next.has(half, j) && range_in_bounds(out, q, 8)) {
                 *reinterpret_cast<float2*>(q) = make_float2(low, high);
             } else {
-                if (column < columns && in_bounds(out, q)) *reinterpret_cast<f32*>(q) = low;
-                if (column + 1 < columns && in_bounds(out, q + 4 * step)) *reinterpret_cast<f32*>(q + 4 * step) = high;
+                if (here.has(half, j) && in_bounds(out, q)) *reinterpret_cast<f32*>(q) = low;
+                if (next.has(half, j) && in_bounds(out, q + neighbour)) *reinterpret_cast<f32*>(q + neighbour) = high;
             }
         }
     }
@@ -105,7 +104,7 @@ DEV void stage_half_glu(const f32 (&products)[PIECE_SUMS / 2], u32 half, u32 dty
 }
 
 // Stores a piece of a gated linear unit. `at` counts columns of sums.
-DEV void store_piece_glu(const f32 (&v)[PIECE_SUMS], u32 unit, const Tensor& out, const Piece& at, u32 staging, u32 lane) {
+DEV void store_piece_glu(const f32 (&v)[PIECE_SUMS], u32 unit, const Tensor& out, const Piece<false>& at, u32 staging, u32 lane) {
     const u32 first_row = at.row - lane / 4, first_column = (at.column - 2 * (lane % 4)) / 2;
     f32 products[PIECE_SUMS / 2];
     fast_glu(products, v, unit);

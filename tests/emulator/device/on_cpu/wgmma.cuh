@@ -45,10 +45,25 @@ template <u32 COLUMNS> struct Wgmma<Tf32, COLUMNS, false, false> {
         return tf32_(descriptor_element_(d, false, row, 2 * k) | static_cast<u32>(descriptor_element_(d, false, row, 2 * k + 1)) << 16);
     }
     template <u32 SIZE> static void multiply(f32 (&d)[SIZE], u64 a, u64 b) {
-        const u32 l = lane_(), first = threadIdx.x / 32 % 4 * 16 + l / 4;
+        const u32 first = threadIdx.x / 32 % 4 * 16 + lane_() / 4;
         f32 x[2][8];
         for (u32 h = 0; h < 2; ++h)
             for (u32 k = 0; k < 8; ++k) x[h][k] = element(a, first + 8 * h, k);
+        product(d, x, b);
+    }
+    template <u32 SIZE> static void multiply(f32 (&d)[SIZE], const u32 (&a)[4], u64 b) {
+        WarpState& w = warp_();
+        const u32 l = lane_();
+        for (u32 i = 0; i < 4; ++i) w.words[l][i] = a[i];
+        warp_barrier();
+        f32 x[2][8];
+        for (u32 h = 0; h < 2; ++h)
+            for (u32 k = 0; k < 8; ++k) x[h][k] = tf32_(w.words[l / 4 * 4 + k % 4][h + k / 4 * 2]);
+        warp_barrier();
+        product(d, x, b);
+    }
+    template <u32 SIZE> static void product(f32 (&d)[SIZE], const f32 (&x)[2][8], u64 b) {
+        const u32 l = lane_();
         for (u32 j = 0; j < COLUMNS / 8; ++j)
             for (u32 c = 0; c < 2; ++c)
                 for (u32 k = 0; k < 8; ++k) {
