@@ -87,7 +87,7 @@ struct FloatStages {
 
 // sums = a * b over `stages` stages, as FloatShare says.
 template <u32 COLUMNS> DEV void multiply_floats(f32 (&sums)[SUMS], u32 stages, Workers& me) {
-    constexpr u32 AT_ONCE = 4;  // lines, in one piece of code: more take more registers
+    constexpr u32 AT_ONCE = 2;  // lines, in one piece of code: more take more registers
     Kept::place().sequence = me.place.sequence;
     Kept::place().granule = me.place.granule;
     Kept::place().floats.stages = stages;

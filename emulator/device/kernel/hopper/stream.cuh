@@ -227,14 +227,16 @@ struct HopperStream {
                 begin();
                 result.fetch(epilogue(w));
             }
-            me.sync();
             const auto rest = [&] { return epilogue(w); };
+            const u32 steps = rest().steps;
+            const f32 alpha = rest().alpha;
+            me.sync();
             if (result.exists) {
                 if (glu) {
-                    const f32 gate = result.alpha * add_warps(sums + 2 * own_column * rows + own_row);
-                    result.store(activate(rest().unit, gate, 0.0f) * (result.alpha * add_warps(sums + (2 * own_column + 1) * rows + own_row)), rest, find);
+                    const f32 gate = alpha * add_warps(sums + 2 * own_column * rows + own_row);
+                    result.store(activate(rest().unit, gate, 0.0f) * (alpha * add_warps(sums + (2 * own_column + 1) * rows + own_row)), steps, rest, find);
                 } else {
-                    result.store(result.alpha * add_warps(sums + thread), rest, find);
+                    result.store(alpha * add_warps(sums + thread), steps, rest, find);
                 }
             }
             if (end < share.end) me.sync();  // the next sums go to the same place

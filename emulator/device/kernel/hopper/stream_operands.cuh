@@ -63,19 +63,17 @@ struct StreamPlace {
     }
 };
 
-// What one thread finishes: one element of the result, whose operands are fetched while the products are made. What is to be
-// done with it is known before, too: once the sums are there, every word looked up would be waited for.
+// What one thread finishes: one element of the result, whose operands are fetched while the products are made. Where it
+// goes is known before, too: once the sums are there, every word looked up would be waited for.
 struct StreamResult {
     bool exists = false;
     char* to = nullptr;
     const char *bias = nullptr, *residual = nullptr;
-    u32 steps = 0;
     u32 what = 0;  // the activation's code, and the kinds of floats: of the result, of bias and of residual
-    f32 alpha = 1.0f;
     Coming of_bias, of_residual;
 
     StreamResult() = default;
-    DEV StreamResult(const Epilogue& e, const StreamPlace& place, bool there) : exists(there), steps(e.steps), what(e.act), alpha(e.alpha) {
+    DEV StreamResult(const Epilogue& e, const StreamPlace& place, bool there) : exists(there), what(e.act) {
         const RowOffsets rows(e, there ? place.row : 0);
         u32 bit = KINDS_AT;
         const auto at = [&](const Tensor* t, i64 offset) -> char* {
@@ -95,7 +93,7 @@ struct StreamResult {
     }
     // `v` is the sum times alpha, or what glu made of two. rest() is the epilogue and find() the place that the constructor was
     // given, for what few products have.
-    template <class Rest, class Find> DEV void store(f32 v, Rest rest, Find find) const {
+    template <class Rest, class Find> DEV void store(f32 v, u32 steps, Rest rest, Find find) const {
         if (what & HAS_C) v += rest().beta * late(rest(), rest().c, &RowOffsets::c, find());
 #pragma unroll 1
         for (u32 left = steps; left != 0; left >>= 8) {
