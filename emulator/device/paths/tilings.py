@@ -113,7 +113,7 @@ COSTS = Costs()
 EXACT_COSTS = Costs(multiplies=218, all_bytes=4670.0, start=3900, each=0, tile=0, piece=500)
 """Of f32 as it is, whose depth counts twice: 85 % of 128 multiply-adds per clock; sums go through scratch memory."""
 UNSHARED = 1.02
-"""How much longer the largest tiles take where pairs could share an operand and do not: 8192^3 3.6 %, 4096^3 1.4 %."""
+"""How much longer the largest tiles take where pairs could share an operand and do not, of 8192^3 and 4096^3."""
 NARROW = 1.1
 """How much longer it takes in narrower tiles than the first: 8 x 8 sums of a lane share factors less than 8 x 16."""
 HANDLER_TILES = ((Tile(32, 32), 29), (Tile(128, 64), 188))
