@@ -289,7 +289,7 @@ def test_softmax_of_extremes(machine, rows, columns, dtype):
 
 
 @pytest.mark.parametrize("dtype", ["bf16", "f32"])
-@sizes(gpu=[(5200, 8200)], cpu=[(97, 8200)])
+@sizes(gpu=[(1300, 8200)], cpu=[(97, 8200)])
 def test_units_that_blocks_claim(monkeypatch, machine, rows, columns, dtype):
     """Units of one and of two tensors, one the same in all rows, each twice in a run: the last share is not whole."""
     monkeypatch.setattr(shares, "WORTH", 0)
