@@ -40,6 +40,7 @@ class Driver(click.Group):
             return super().main(*args, **options)
         except OSError as error:  # from printing help; `invoke` knows the others
             click.echo(f"error: {error.strerror or error}", err=True)
+            _drop_what_cannot_be_printed()
             sys.exit(InputError.exit_code)
 
     def invoke(self, ctx: click.Context) -> Any:
@@ -54,11 +55,11 @@ class Driver(click.Group):
             click.echo("interrupted", err=True)
             ctx.exit(INTERRUPTED)
         except BrokenPipeError:
-            # The reader of our output has seen enough (`dla dis x.dlab | head`). Python would complain at exit.
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            _drop_what_cannot_be_printed()  # the reader of our output has seen enough (`dla dis x.dlab | head`)
             ctx.exit(0)
         except OSError as error:
             _report(ctx, InputError(f"{error.strerror or error}" + (f": '{error.filename}'" if error.filename else "")))
+            _drop_what_cannot_be_printed()
             ctx.exit(InputError.exit_code)
         except MemoryError:
             _report(ctx, InputError("there is not enough memory for this", hint="lower the dims with --set"))
@@ -69,6 +70,14 @@ class Driver(click.Group):
             _report_defect(ctx, error)
             ctx.exit(INTERNAL_ERROR)
         return result
+
+
+def _drop_what_cannot_be_printed() -> None:
+    """Python would try again at exit, complain, and give an exit code of its own (120)."""
+    try:
+        sys.stdout.flush()
+    except OSError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _report(ctx: click.Context, error: DlaError) -> None:

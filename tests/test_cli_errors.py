@@ -228,10 +228,11 @@ def test_a_closed_stream_takes_nothing_from_the_run(stream: str) -> None:
 
 
 @pytest.mark.parametrize("argument", ["isa", "--help"])
-def test_a_full_stdout_is_one_message(argument: str) -> None:
-    """/dev/full refuses what is printed."""
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+def test_a_full_stdout_is_one_message(argument: str, unbuffered: str) -> None:
+    """/dev/full refuses what is printed; also where Python keeps it in a buffer, which it would write again at exit."""
     with Path("/dev/full").open("wb") as full:
-        child = process(argument, stdout=full)
+        child = process(argument, stdout=full, env={**os.environ, "PYTHONUNBUFFERED": unbuffered})
         _, stderr = child.communicate(timeout=60)
     assert child.returncode == 2
     assert stderr == b"error: No space left on device\n"
