@@ -167,8 +167,8 @@ class _Search:
         result, source = footprint(out, self._context.reach), footprint(x, self._context.reach)
         found: dict[int, Instruction] = {}
         as_it_was = True  # x
-        for at in range(index + 1, len(self._instructions)):
-            if at in self._starts:
+        for at in range(index + 1, len(self._instructions) + 1):
+            if at in self._starts or at == len(self._instructions):
                 return {} if not found or self._is_read_after(at - 1, out, result) else found
             if not self._may_look():
                 return {}
@@ -186,7 +186,7 @@ class _Search:
                 return found
             if _touch(writes, out.segment, result):
                 return {}
-        return found
+        raise AssertionError("the end of the program ends its last stretch of code, too")
 
     def _product(self, at: int, out: Descriptor, x: Descriptor, result: Footprint) -> Instruction | None:
         """Instruction `at` with x in the place of `a`; None unless it is streamed, and reads `out` as `a` alone."""
@@ -218,7 +218,7 @@ class _Search:
         pending = [*self._following(last)]
         while pending:
             at = pending.pop()
-            if at in seen:
+            if at in seen or at == len(self._instructions):
                 continue
             seen.add(at)
             if not self._may_look() or _touch(self._accesses.of(at)[0], out.segment, result):

@@ -40,9 +40,11 @@ main:
 """
 
 
-def fused(code: str, declared: str = DECLARED, *, hopper: bool = True) -> dict[int, tuple[int, ...]]:
+def fused(
+    code: str, declared: str = DECLARED, *, hopper: bool = True, end: str = "    HALT\n"
+) -> dict[int, tuple[int, ...]]:
     """The products that do each NORM."""
-    program = assemble(declared + code + "\n    HALT\n")
+    program = assemble(declared + code + "\n" + end)
     made = plan.build(program, BASES, Target(hopper=hopper))
     return {index: tuple(products) for index, products in made.fused.items()}
 
@@ -52,6 +54,13 @@ def test_what_only_streamed_products_read_is_theirs_to_make():
     assert fused("NORM.rms h, x, gain\n GEMM y, h, w.T") == {0: (1,)}
     assert fused("NORM.layer h, x, gain, bias\n GEMM y, h, w.T\n GEMM.glu z[:, :32], h, w") == {0: (1, 2)}
     assert fused("NORM.rms h, x\n GEMM y, h, w.T residual=x") == {0: (1,)}
+
+
+def test_a_function_at_the_end_returns_to_readers():
+    """What follows its RET is what follows the CALL."""
+    call = "CALL f\n {} HALT\nf:\n NORM.rms h, x\n GEMM y, h, w.T\n RET"
+    assert fused(call.format("COPY z, h\n"), end="") == {}
+    assert fused(call.format(""), end="") == {2: (3,)}
 
 
 def test_without_hopper_paths_nobody_streams():
