@@ -5,7 +5,7 @@
 #include "hopper/small.cuh"
 #include "hopper/split.cuh"
 
-// For f32, of which wgmma takes no operand that lies across. What there is to do is looked up for each stage: the sums take
+// For f32, of which wgmma takes no operand in shared memory that lies across. What there is to do is looked up for each stage: the sums take
 // most registers.
 struct TurnedToDepth {
     DEV void arrange(u32 stage, Workers& me) const {

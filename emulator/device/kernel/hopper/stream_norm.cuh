@@ -1,5 +1,5 @@
 // Rows of a that a NORM would have made. A product that does one itself (emulator/device/paths/fusion.py) has the rows that the
-// NORM would have read; each of its blocks normalises them all, behind the sums in the staging, as NORM does it (norm.cuh).
+// NORM would have read; each of its blocks normalises them all, behind the sums in the staging, by the formula of norm.cuh.
 #pragma once
 #ifdef HOPPER
 #include "rows.cuh"
@@ -126,8 +126,6 @@ template <u32 DTYPE> DEV_CALL bool make_normalised_rows(u32 rows, u32 flags, f32
 
 // The same of one row in which each thread has a vector at most, as most have: straight code, and the vector in registers.
 template <u32 DTYPE> struct StreamNormOfOne {
-    static constexpr u32 MOST_VECTORS = WORKER_THREADS;
-
     static DEV_CALL bool make(u32 flags, f32 eps) {
         const Workers me;
         const Work& w = in_shared(me.work());
