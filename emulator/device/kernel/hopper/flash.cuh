@@ -279,6 +279,7 @@ template <class T, u32 WIDTH> struct FlashAttention {
         }
 #pragma unroll 1
         for (u32 key = t.first_block + FLASH_KEYS; key < t.end; key += FLASH_KEYS) {
+            me.place.sequence = anew(me.place.sequence);  // else the one before is kept, too, in local memory
             from = me.next(stage, GRANULES_EACH);
             me.wait(stage);
             wait_turn(group);
@@ -304,6 +305,7 @@ template <class T, u32 WIDTH> struct FlashAttention {
             } else {
                 soften_narrow<false>(p, s, r, fabsf(c.factor));
             }
+            me.place.sequence = anew(me.place.sequence);
         }
         from = me.next(stage, GRANULES_EACH);
         me.wait(stage);
