@@ -21,11 +21,10 @@ from dla.emulator.device import source
 from dla.isa.errors import BackendError
 
 ARCHITECTURES = ("sm_80", "sm_90a")
-MAY_SPILL = 16
+MAY_SPILL = 12
 """Bytes that a function may keep in local memory. What brings divergent lanes together again has a register of its own
-kind; over a call it needs another place, and the assembler finds none in the role loop (sm_80: 12 bytes). For sm_90a it
-needs two of these, once in a launch and once around the handlers' call, and stores a word for each block of keys in
-flash attention of narrow heads, in two places: 16 bytes with NVRTC 12.9, 12 with 13.0."""
+kind; over a call it needs another place, and the assembler finds none in the role loop (sm_80: 12 bytes, sm_90a: 4).
+HopperStream spills a word."""
 SET_REGISTERS = 0x9C8
 """Low 12 bits of the instruction that changes how many registers a warp has (USETMAXREG), as nvdisasm -hex shows it.
 The number is in bits 32 to 39."""
