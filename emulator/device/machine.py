@@ -113,6 +113,8 @@ class DeviceSession:
             "workspace": upload(np.zeros(self._plan.workspace_bytes, np.uint8)),
             "exchange": upload(np.full(2 * self._plan.exchange_bytes, 0xFF, np.uint8)),
         }
+        at_bounds = self._plan.images_at_bounds
+        self._images_at_bounds = self._tables["images"] if at_bounds is self._plan.images else upload(at_bounds)
         self._counters = upload(np.zeros(COUNTER_WORDS, np.uint32))
         self._abort = upload(np.zeros(1, np.uint32))
         self._probes = upload(np.zeros(max(1, len(self._plan.probes)), PROBE.dtype))
@@ -219,8 +221,10 @@ class DeviceSession:
     def _prepare(self) -> None:
         """Let the GPU fill in what it alone knows of the images, once."""
         kernel = self._kernel
-        with self._stream:
-            kernel.prepare((kernel.blocks,), (WARP,), (self._record,), shared_mem=kernel.shared_bytes)
+        for images in {self._tables["images"].ptr, self._images_at_bounds.ptr}:
+            self._record["images"] = images
+            with self._stream:
+                kernel.prepare((kernel.blocks,), (WARP,), (self._record,), shared_mem=kernel.shared_bytes)
 
     def _quiet(self) -> None:
         """Wait for runs that were enqueued on streams of others."""
@@ -233,6 +237,8 @@ class DeviceSession:
         registers = np.zeros(32, np.int64)
         for symbol in self.program.dims:
             registers[symbol.register] = bound.dims[symbol.name]
+        at_bounds = all(bound.dims[symbol.name] == symbol.bound for symbol in self.program.dims)
+        self._record["images"] = (self._images_at_bounds if at_bounds else self._tables["images"]).ptr
         self.memory.send(registers, {self.program.by_name[name]: array for name, array in bound.arrays.items()})
         return bound
 

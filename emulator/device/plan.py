@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from dla.emulator.blocks import register_accesses
 from dla.emulator.conflicts import conflicts
 from dla.emulator.device import exchange
 from dla.emulator.device.exchange import Exchange
@@ -41,6 +42,7 @@ from dla.isa.encoding import WORD_BYTES, encode
 from dla.isa.errors import InputError
 from dla.isa.program import Instruction, Program
 from dla.isa.reach import Range, Reach
+from dla.isa.registers import s
 from dla.isa.scalar_attributes import ScalarValue
 from dla.isa.table import Exec, Role, Row
 
@@ -58,6 +60,7 @@ class Plan:
     executed: Program  # what the blocks execute: normalisations that products do are NOPs
     fused: Mapping[int, Sequence[int]]  # the products that do a NORM, by its index
     images: Array  # u8 [n]
+    images_at_bounds: Array  # the same for runs with all dims at their bounds: they have registers in fewer operands
     image_places: Array  # u32 [instructions + IMAGES_AHEAD, 2]: begin and length, in 16 bytes
     maps: tuple[AnyMap, ...]
     workspace_bytes: int
@@ -125,11 +128,11 @@ def build(program: Program, bases: Mapping[Segment, int], target: Target, choice
     headers = _headers(program, tables, schedules, waits, wait_lists)
     for header, entries in zip(headers, slots, strict=True):
         header["present"] = sum(1 << k for k, entry in enumerate(entries) if entry)
-        header["dynamic"] = any(operands[entry]["dynamic"] for entry in entries)
     images, places = _images(headers, operands, slots)
+    images_at_bounds = _images(headers.copy(), _at_bounds(program, operands), slots)[0] if program.dims else images
     return Plan(
-        program, fused.into, images, places, tuple(context.maps), context.workspace_bytes, handed.set_bytes,
-        tuple(tables.probes), headers, tuple(schedules), operands, tuple(slots), waits, wait_lists,
+        program, fused.into, images, images_at_bounds, places, tuple(context.maps), context.workspace_bytes,
+        handed.set_bytes, tuple(tables.probes), headers, tuple(schedules), operands, tuple(slots), waits, wait_lists,
     )  # fmt: skip
 
 
@@ -179,6 +182,8 @@ def _headers(
 
 def _images(headers: Array, operands: Array, slots: Sequence[Sequence[int]]) -> tuple[Array, Array]:
     """For each instruction its header and the operands that it has, one behind the other; and where each lies."""
+    dynamic = operands["dynamic"].tolist()
+    headers["dynamic"] = [any(dynamic[entry] for entry in entries) for entries in slots]
     count = len(headers)
     size, each = IMAGE_HEADER.dtype.itemsize // _PIECE, TENSOR.dtype.itemsize // _PIECE
     places = np.zeros((count + IMAGES_AHEAD, 2), np.uint32)
@@ -210,6 +215,22 @@ def _operand_slots(instruction: Instruction, tables: _Tables) -> tuple[int, ...]
         else:
             slots.append(tables.slot(descriptor, target))
     return tuple(slots)
+
+
+def _at_bounds(program: Program, operands: Array) -> Array:
+    """The operands of runs with all dims at their bounds.
+
+    What the program is given as its dims, and does not change, is known when the run begins. So the controllers do not
+    work it out in each instruction, nor ways and tiles, which follow from it.
+    """
+    dims = {s(symbol.register) for symbol in program.dims}
+    for instruction in program.instructions:
+        dims -= register_accesses(instruction)[1]
+    found = operands.copy()
+    known = np.isin(found["dim_register"], [0, *(register.index + 1 for register in dims)])
+    found["dim_register"][known] = 0
+    found["dynamic"] = (found["offset_register"] != 0) | found["dim_register"].any(axis=1)
+    return found
 
 
 def _channels_slot(channels: Descriptor | None, tables: _Tables) -> int:

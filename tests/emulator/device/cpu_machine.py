@@ -132,7 +132,11 @@ class CpuSession:
         self._launch["instructions"], self._launch["world"] = len(program.instructions), 1
         self._launch["first_pieces"], self._launch["pairs"] = self.plan.first_pieces, self.plan.pairs
         self._launch["rehearsal"] = self.plan.rehearsal
-        assert self._library.run_prepare(ctypes.c_void_p(self._launch.ctypes.data), BLOCKS) == 0
+        at_bounds = self.plan.images_at_bounds
+        self._images_at_bounds = self._images if at_bounds is self.plan.images else self._copied(at_bounds)
+        for images in (self._images_at_bounds, self._images):
+            self._launch["images"] = images.ctypes.data
+            assert self._library.run_prepare(ctypes.c_void_p(self._launch.ctypes.data), BLOCKS) == 0
 
     def set_state(self, values: Mapping[str, Any]) -> None:
         """Overwrite the named state tensors."""
@@ -169,6 +173,8 @@ class CpuSession:
         self._registers[:] = 0
         for symbol in self.program.dims:
             self._registers[symbol.register] = bound.dims[symbol.name]
+        at_bounds = all(bound.dims[symbol.name] == symbol.bound for symbol in self.program.dims)
+        self._launch["images"] = (self._images_at_bounds if at_bounds else self._images).ctypes.data
         self._launch["expected_base"], self._launch["timeout_ns"] = self.expected_base, self.timeout_ns
         status = self._library.run_machine(ctypes.c_void_p(self._launch.ctypes.data), BLOCKS, self.seed)
         assert status == 0, "the emulated device says above what is wrong"

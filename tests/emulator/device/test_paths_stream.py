@@ -305,7 +305,7 @@ main:
 
 @BOTH_WAYS
 @ON_GPU
-@pytest.mark.parametrize("batch", [0, 1, 4, 5, 13])
+@pytest.mark.parametrize("batch", [0, 1, 4, 5, 13, 16])
 def test_a_dynamic_number_of_rows(batch, on_gpu, across):
     """The same program for any number of rows up to its bound."""
     w = stored(512, 512, across=across)[1]
