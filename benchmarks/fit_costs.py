@@ -36,10 +36,12 @@ SHAPES = (
     *((n, n, n) for n in (256, 512, 768, 1024, 1536, 2048, 4096)),
     *((m, 4096, 4096) for m in (32, 64, 128, 256, 512, 1024)),
     (512, 3072, 768), (512, 768, 3072), (128, 768, 768), (128, 1152, 384), (128, 384, 1536), (1024, 2304, 768),
+    (128, 384, 384), (128, 768, 3072), (64, 1024, 1024), (49, 2048, 512), (49, 512, 2048), (196, 256, 1024),
     (64, 1024, 784), (1024, 1024, 784), (128, 128, 8192), (4096, 256, 256), (8192, 8192, 512),
     (3136, 64, 576), (784, 128, 1152), (196, 256, 2304), (49, 512, 4608), (25088, 128, 1152), (1568, 512, 4608),
 )  # fmt: skip
 """(rows, columns, depth): squares, few rows, layers of networks, convolutions of one sample and of many."""
+TILES = tilings.TILES + tilings.LOW_TILES
 TURNS = 3
 ROUNDS = 30
 """Steps of the fit in each turn."""
@@ -140,7 +142,7 @@ def trials() -> Iterator[tuple[Shape, tune.Trial]]:
             f".state a : bf16[{rows}, {depth}]\n.input b : bf16[{columns}, {depth}]\n"
             f".output y : bf16[{rows}, {columns}]\nmain:\n    GEMM y, a, b.T\n    HALT\n"
         )
-        offers = tilings.offers(rows, columns, 1, BLOCKS, depth, pairs=True)
+        offers = tilings.offers(rows, columns, 1, BLOCKS, depth, tiles=TILES, pairs=True)
         ways = tuple(offer.choice for offer in offers)
         yield (rows, columns, depth), tune.trial(program.instructions[0], offers[0].clocks, ways)
 
@@ -163,7 +165,8 @@ def samples_of(facts: dict[str, Any]) -> list[Sample]:
     found = []
     for entry in facts["shapes"]:
         rows, columns, depth = shape = tuple(entry["shape"])
-        offered = [offer.choice for offer in tilings.offers(rows, columns, 1, facts["blocks"], depth, pairs=True)]
+        offers = tilings.offers(rows, columns, 1, facts["blocks"], depth, tiles=TILES, pairs=True)
+        offered = [offer.choice for offer in offers]
         for way in entry["ways"]:
             for choice in offered:
                 if fields_of(choice) == way["way"]:

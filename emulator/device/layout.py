@@ -178,7 +178,7 @@ PRODUCT_SCHEDULE = Struct(
             "<u4",
             1,
             "u32",
-            "128, or 64: the warpgroups then stand side by side; of 64 x 64 they share the depth, or one works",
+            "128, or 64: the warpgroups then stand side by side; of 64 x 64 and less, they share the depth",
         ),
         ("tile_columns", "<u4", 1, "u32", "of sums; of each warpgroup 64, 128 or 256"),
         ("slices", "<u4", 1, "u32", "of 64 of the depth, in a stage"),

@@ -126,7 +126,9 @@ def _assemble(
     product = (shape.rows, shape.outputs, 1)
     in_lines = _is_dense(out) and epilogue.is_in_lines(instruction)
     in_chunks = in_lines and epilogue.is_in_chunks(out)
-    found = tilings.ways(instruction, x.dtype, product, shape.stages, context, in_chunks=in_chunks, pairs=plain)
+    found = tilings.ways(
+        instruction, x.dtype, product, shape.stages, context, in_chunks=in_chunks, pairs=plain, low=plain
+    )
     if found is None:
         return None
     offers, fast = found

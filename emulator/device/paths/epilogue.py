@@ -88,6 +88,11 @@ def is_in_boxes(instruction: Instruction) -> bool:
     )
 
 
+def is_low(instruction: Instruction) -> bool:
+    """Whether kernel/hopper/low.cuh can finish what is_in_lines and is_in_chunks hold for."""
+    return instruction.sub != "glu" and instruction.attributes.get("alpha", 1.0) == 1.0
+
+
 def is_in_chunks(out: Descriptor) -> bool:
     """Whether rows of 16-bit elements are made of whole, aligned chunks of 16 bytes, at distances of 32 bits."""
     return not isinstance(out.dims[-1], Dynamic) and out.dims[-1] % CHUNK == 0 and _has_chunks(out)

@@ -240,7 +240,8 @@ class _Scheduler:
         self.in_lines = epilogue.is_in_lines(self.instruction)
         self.in_chunks = self.in_lines and epilogue.is_in_chunks(self.out.descriptor)
         dtype, context = self.a.descriptor.dtype, self.context
-        found = tilings.ways(self.instruction, dtype, shape, self.slices, context, in_chunks=self.in_chunks)
+        low = not a.across and not self.grouping.groups
+        found = tilings.ways(self.instruction, dtype, shape, self.slices, context, in_chunks=self.in_chunks, low=low)
         if found is None:
             return None
         offered, fast = found

@@ -20,7 +20,7 @@ LINE_BYTES = 128
 """The widest swizzle that there is; one row's part of a slice of a stage."""
 DEPTH = LINE_BYTES // 2
 """Elements of the depth (K) in one slice, of 16 bits."""
-RING_GRANULES, LEAST_STAGES = 24, 3
+RING_GRANULES, LEAST_STAGES, GRANULE_BYTES = 24, 3, 8192
 """Room for stages, and how many of them there have to be at a time."""
 SCRATCH_PITCH = 8
 """Floats between the rows of a tile in scratch memory, so that they begin in different banks."""
@@ -32,25 +32,39 @@ MAX_WORKSPACE = 1 << 28
 
 @dataclass(frozen=True)
 class Tile:
-    """What a block works on at a time. Two warpgroups take 64 rows each, or half of the columns; 64 x 64 is for one."""
+    """What a block works on at a time.
+
+    Two warpgroups take 64 rows each, or half of the columns. Those of 64 x 64, and of fewer rows, are for one, or both
+    share the depth.
+    """
 
     rows: int
     columns: int
 
     @property
+    def low(self) -> bool:
+        """Whether columns are what tensor cores take for rows (kernel/hopper/low.cuh)."""
+        return self.rows < 64
+
+    @property
     def granules(self) -> int:
         """Of a slice."""
-        return (self.rows + self.columns) // 64
+        return math.ceil(self.slice_bytes / GRANULE_BYTES)
+
+    @property
+    def slice_bytes(self) -> int:
+        """Of both operands."""
+        return (self.rows + self.columns) * LINE_BYTES
 
     @property
     def read(self) -> int:
         """Rows of a and columns of b that the warpgroups read from shared memory."""
-        return self.warpgroups * (64 + 64 * self.pieces)
+        return self.rows + self.columns if self.low else self.warpgroups * (64 + 64 * self.pieces)
 
     @property
     def warpgroups(self) -> int:
         """That multiply."""
-        return 1 if self.rows * self.columns == 64 * 64 else 2
+        return 1 if self.rows * self.columns <= 64 * 64 else 2
 
     @property
     def pieces(self) -> int:
@@ -70,12 +84,12 @@ class Tile:
     @property
     def most_slices(self) -> int:
         """Of a stage: the more, the fewer copies; a power of two."""
-        return 1 << (RING_GRANULES // (LEAST_STAGES * self.granules)).bit_length() - 1
+        return 1 << (RING_GRANULES * GRANULE_BYTES // (LEAST_STAGES * self.slice_bytes)).bit_length() - 1
 
     @property
     def scratch_granules(self) -> int:
         """Of all the tile's sums."""
-        return -(-self.rows * (self.columns + SCRATCH_PITCH) * 4 // 8192)
+        return -(-self.rows * (self.columns + SCRATCH_PITCH) * 4 // GRANULE_BYTES)
 
 
 TILES = (Tile(128, 256), Tile(128, 128), Tile(64, 256), Tile(64, 128), Tile(128, 64), Tile(64, 64))
@@ -84,6 +98,7 @@ SCRATCH_TILES = tuple(tile for tile in TILES if tile.columns * tile.rows < 128 *
 """Those whose sums leave the ring room, for the portable epilogue."""
 TURNED_TILES = tuple(tile for tile in TILES if tile != Tile(64, 64))
 """Those of f32 on tensor cores: all workers turn operands, and have a part in the tile."""
+LOW_TILES = (Tile(32, 64), Tile(16, 64))
 EXACT_TILES = (Tile(128, 256), Tile(128, 128), Tile(64, 256))
 """Those of f32 as it is: a warp has 16 rows of 128 or 256 columns. One stage and the sums fit the ring."""
 
@@ -92,26 +107,29 @@ EXACT_TILES = (Tile(128, 256), Tile(128, 128), Tile(64, 256))
 class Costs:
     """Clocks of one multiprocessor, close to what fits an H200.
 
-    Not the fit itself: benchmarks/costs/nvidia_h200.json was measured when tiles and partial sums ended in another way.
-    With these, the ways chosen for 44 convolutions and 25 other products lose 0.3 % on average.
+    With these, the ways chosen for 50 products and convolutions lose 0.6 % on average, 8 % at most.
     """
 
     multiplies: int = 2048  # multiply-adds per clock
-    shared_bytes: int = 96  # of shared memory, per clock: copies write a stage, the warpgroups read it
+    shared_bytes: int = 110  # of shared memory, per clock: copies write a stage, the warpgroups read it
     block_bytes: float = 128.0  # from the L2 cache, per clock and block
-    all_bytes: float = 5500.0  # the same, of all blocks together
-    start: int = 1000  # until the first stage is there
+    all_bytes: float = 5075.0  # the same, of all blocks together
+    start: int = 2350  # until the first stage is there
     each: int = 20  # until the ends of all blocks have been counted, for each of them
-    tile: int = 3000  # to begin and end a tile, whatever its size
-    piece: int = 900  # to finish 16 rows of 64 columns, per warp
-    meet: int = 6000  # to finish a block's share; half as much more for each 16 x 8 of a warp behind the first
+    tile: int = 1800  # to begin and end a tile, whatever its size
+    piece: int = 1440  # to finish 16 rows of 64 columns, per warp
+    alone: int = 2300  # both of a tile whose depth the warpgroups share,
+    low: int = 1700  # and of one of few rows
+    meet: int = 3650  # to finish a block's share; half as much more for each 16 x 8 of a warp behind the first
     part: int = 500  # more of that, for each part of the depth
     open: int = 3000  # until a pair of blocks has agreed to share: weights come so much later
 
 
 COSTS = Costs()
-EXACT_COSTS = Costs(multiplies=218, all_bytes=4670.0, start=3900, each=0, tile=0, piece=500)
+EXACT_COSTS = Costs(multiplies=218, shared_bytes=96, all_bytes=4670.0, start=3900, each=0, tile=0, piece=500)
 """Of f32 as it is, whose depth counts twice: 85 % of 128 multiply-adds per clock; sums go through scratch memory."""
+EARLY = 0.5
+"""Of what could be there before, what counts as that: all blocks' copies share the way from memory."""
 UNSHARED = 1.02
 """How much longer the largest tiles take where pairs could share an operand and do not, of 8192^3 and 4096^3."""
 NARROW = 1.1
@@ -161,7 +179,10 @@ def clocks(
     items = choice.tiles(rows, columns, batches) * choice.splits
     waves = math.ceil(items / blocks)
     bandwidth = min(costs.block_bytes, costs.all_bytes / min(items, blocks))
-    fetched = (choice.brought("a") + choice.brought("b")) * DEPTH * 2
+    fetched: float = (choice.brought("a") + choice.brought("b")) * DEPTH * 2
+    if tile.low:  # columns come before the rows, as far as the ring has room for them
+        room = RING_GRANULES * GRANULE_BYTES / (tile.slice_bytes * math.ceil(depth / DEPTH))
+        fetched -= EARLY * min(1.0, room) * tile.columns * DEPTH * 2
     touched = tile.rows + tile.columns + tile.read
     stage = max(
         tile.rows * tile.columns * DEPTH / costs.multiplies,
@@ -169,13 +190,15 @@ def clocks(
         fetched / bandwidth,
     )
     stages = math.ceil(math.ceil(depth / DEPTH) / choice.splits)
-    finish: float = costs.piece * tile.pieces
+    finish: float = costs.tile + costs.piece * tile.pieces
+    if tile.warpgroups == 1:
+        finish = costs.low if tile.low else costs.alone
     if choice.splits > 1:
         rounds = math.ceil(tile.rows * tile.columns / (16 * 8) / choice.splits / layout.WORKER_WARPS)
-        finish = costs.meet * (1 + rounds) / 2 + costs.part * choice.splits
+        finish = costs.tile + costs.meet * (1 + rounds) / 2 + costs.part * choice.splits
         finish += 2 * tile.rows * tile.columns * 4 / bandwidth
     once = costs.start + costs.each * min(items, blocks) + costs.open * (choice.blocks - 1)
-    return once + waves * (stages * stage + costs.tile + finish)
+    return once + waves * (stages * stage + finish)
 
 
 @lru_cache(maxsize=1024)
@@ -191,7 +214,7 @@ def offers(
         for shared in (("", *tile.shareable) if pairs and blocks % layout.PAIR == 0 else ("",))
         for splits in SPLITS
         for choice in (Choice(tile, splits, shared),)
-        if splits == 1 or (splits <= most and choice.tiles(rows, columns, batches) * splits <= blocks)
+        if splits == 1 or (not tile.low and splits <= most and choice.tiles(rows, columns, batches) * splits <= blocks)
     ]
 
     def cost(choice: Choice) -> float:
@@ -209,12 +232,13 @@ def is_exact(instruction: Instruction, dtype: DType) -> bool:
 
 def ways(
     instruction: Instruction, dtype: DType, shape: tuple[int, int, int], slices: int, context: Context,
-    *, in_chunks: bool, pairs: bool = True,
+    *, in_chunks: bool, pairs: bool = True, low: bool = False,
 ) -> tuple[tuple[Offer[Choice], ...], bool] | None:  # fmt: skip
     """What is offered for a product of `shape` (rows, columns, batches) and a depth of `slices`.
 
     Also whether its epilogue is done in registers. None where the handler is quicker. `in_chunks`: results that
-    registers finish are stored in lines, of whole chunks. `pairs`: of 16-bit floats, blocks may share operands.
+    registers finish are stored in lines, of whole chunks. `pairs`: of 16-bit floats, blocks may share operands. `low`:
+    operands of 16-bit floats lie so that low tiles can be finished, too.
     """
     blocks, depth = context.target.blocks, slices * DEPTH  # f32 takes as long as twice the depth
     fast = epilogue.is_fast(instruction)
@@ -225,6 +249,8 @@ def ways(
     split = fast and in_chunks and context.workspace_bytes < MAX_WORKSPACE
     pairs = pairs and fast and dtype is not DType.F32
     tiles = tuple(tile for tile in (TILES if fast else SCRATCH_TILES) if dtype is not DType.F32 or tile in TURNED_TILES)
+    if low and fast and in_chunks and dtype is not DType.F32 and epilogue.is_low(instruction):
+        tiles += LOW_TILES
     return offers(*shape, blocks, depth, tiles=tiles, split=split, pairs=pairs), fast
 
 

@@ -105,7 +105,7 @@ def test_transposed_views_lie_across():
 def test_the_maps_of_a_plain_product():
     """Dims innermost first, strides in bytes, boxes of 64 elements of depth."""
     a, b = planned(product("f16[100, 72]", "f16[72, 80]", "f16[100, 80]")).maps
-    assert (a.dtype, a.dims, a.strides, a.box) == (DType.F16, (72, 100, 1), (144, 16), (64, 64, 1))
+    assert (a.dtype, a.dims, a.strides, a.box) == (DType.F16, (72, 100, 1), (144, 16), (64, 32, 1))
     assert (b.dims, b.strides, b.box) == ((80, 72, 1), (160, 16), (64, 64, 1))
     assert a.address == BASES[Segment.INPUT]
 
@@ -255,6 +255,62 @@ def test_every_epilogue_in_lines_stays_within_the_bound(monkeypatch, dtype, tile
     session = CpuSession(made, hopper=True, seed=tile.columns)
     assert all(fields(s)["flags"] & layout.OUT_IN_LINES for s in session.plan.schedules[1:-1])
     assert not failures(made, session)
+
+
+LOW = """
+.input a : T[90, K]
+.input b : T[136, K]
+.input c : T[K, 136]
+.input q : T[136]
+.input r : T[90, 136]
+.output t : T[90, 136]
+.output u : T[90, 136]
+.output v : T[90, 304]
+.output w : T[90, 136]
+.output x : T[90, 136]
+.output y : T[90, 136]
+.output z : T[90, 68]
+main:
+    FILL v, 0
+    GEMM t, a, b.T
+    GEMM u, t, c[0:136, :] bias=q act=relu
+    GEMM v[:, 8:144], a, b.T bias=q act=gelu
+    GEMM w, a, c bias=q residual=r
+    GEMM x, a, b.T bias=q act=gelu_tanh residual=r
+    GEMM y, a, b.T alpha=0.5
+    GEMM.glu z, a, b.T unit=silu
+    HALT
+"""
+
+
+@pytest.mark.parametrize("dtype", ["bf16", "f16"])
+@pytest.mark.parametrize(("rows", "depth", "slices"), [(16, 200, 1), (16, 512, 4), (32, 200, 2), (32, 328, 4)])
+@pytest.mark.skipif(cpu_machine.COMPILER is None, reason="no g++, which compiles the kernel for the CPU")
+def test_low_tiles_stay_within_the_bound(monkeypatch, dtype, rows, depth, slices):
+    """Fewer rows than tensor cores take; weights along the depth and across; and what low tiles cannot do."""
+    force(monkeypatch, Choice(Tile(rows, 64), 1), slices)
+    made = assemble(LOW.replace(": T[", f": {dtype}[").replace("K", str(depth)))
+    session = CpuSession(made, hopper=True, seed=rows + depth)
+    found = [fields(s)["tile_rows"] for s in session.plan.schedules[1:-1]]
+    assert found == [rows] * 5 + [64] * 2
+    assert not failures(made, session)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        product("bf16[2, 90, 72]", "bf16[2, 72, 80]", "bf16[2, 90, 80]"),
+        product("bf16[72, 96]", "bf16[72, 80]", "bf16[96, 80]", "y, a.T, b"),
+        product("f32[90, 72]", "f32[72, 80]", "f32[90, 80]", "y, a, b math=tf32"),
+        product("bf16[90, 72]", "bf16[72, 80]", "f32[90, 80]"),
+        product("bf16[90, 72]", "bf16[72, 88]", "bf16[90, 81]", "y, a, b[:, 0:81]"),
+    ],
+)
+def test_low_tiles_are_for_single_products_in_whole_chunks(text):
+    """Not of batches, where a lies across, of f32, nor of rows that begin anywhere."""
+    decision = first_schedule(text).decision
+    assert decision is not None
+    assert not any(offer.choice.tile.low for offer in decision.offers)
 
 
 def test_large_products_of_f32_as_it_is_are_done_by_multiply_add():

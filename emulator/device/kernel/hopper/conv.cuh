@@ -120,7 +120,7 @@ struct HopperConv {
     static DEV void load(const Work& w, Loader& loader) {
         const HopperProducts p(w);
         const ProductTiles tiles = p.tiles();
-        const u32 granules = p.granules(), bytes = granules * GRANULE_BYTES;
+        const u32 granules = p.granules(), bytes = p.stage_bytes();
         bool ready = false;
         prefetch_map(p.map(p.schedule().a_map));
         prefetch_map(p.map(p.schedule().b_map));

@@ -1,6 +1,7 @@
 // GEMM of 16-bit floats, and of f32 as tf32, on wgmma.
 #pragma once
 #ifdef HOPPER
+#include "hopper/low.cuh"
 #include "hopper/products.cuh"
 #include "hopper/small.cuh"
 #include "hopper/split.cuh"
@@ -147,7 +148,7 @@ struct Rehearsal {
         const u32 what = schedule().what, splits = schedule().splits, sums = schedule().tile_rows * schedule().tile_columns;
         const Lines lines{launch->workspace, 0, what | Lines::size_of(0, 0, max(sums / (2 * BLOCK_ROWS * PIECE_COLUMNS), 1))};
         lines.keep();
-        return what != 0 && splits == 1 && !(schedule().flags & OUT_IN_BOXES) && direct_of(lines) != Direct::NONE;
+        return what != 0 && splits == 1 && schedule().tile_rows >= BLOCK_ROWS && !(schedule().flags & OUT_IN_BOXES) && direct_of(lines) != Direct::NONE;
     }
 };
 
@@ -170,6 +171,7 @@ struct HopperGemm {
             me.wait_placed();
             using Halves = TileHalves<HopperProducts, WarpPart>;
             if (Halves::do_for(HopperProducts(me.work()))) return Halves::run(me);
+            if (HopperProducts(me.work()).low()) return run_low(me);
             item = me.work().first_tile;
             items = me.work().tiles;
         }
@@ -235,7 +237,7 @@ struct HopperGemm {
     // False if the run is over.
     template <bool BATCHES>
     static DEV bool load_item(const HopperProducts& p, u32 stages, OperandLoader<BATCHES>& a, OperandLoader<BATCHES>& b, Loader& loader, bool ready) {
-        const u32 granules = p.granules(), bytes = granules * GRANULE_BYTES;
+        const u32 granules = p.granules(), bytes = p.stage_bytes();
         if (!ready && !p.has(B_CONSTANT)) {
             loader.wait_ready();
             ready = true;

@@ -60,9 +60,11 @@ struct HopperProducts {
     // side by side.
     DEV bool alone() const { return schedule().tile_rows == BLOCK_ROWS && schedule().tile_columns == PIECE_COLUMNS; }
     DEV bool beside() const { return schedule().tile_rows == BLOCK_ROWS && !alone(); }
+    DEV bool low() const { return schedule().tile_rows < BLOCK_ROWS; }  // see hopper/low.cuh
     DEV u32 left_bytes() const { return schedule().tile_rows * schedule().slices * LINE_BYTES; }  // of a in a stage
     DEV u32 right_bytes() const { return schedule().tile_columns * schedule().slices * LINE_BYTES; }
-    DEV u32 granules() const { return (left_bytes() + right_bytes()) / GRANULE_BYTES; }
+    DEV u32 stage_bytes() const { return left_bytes() + right_bytes(); }
+    DEV u32 granules() const { return (stage_bytes() + GRANULE_BYTES - 1) / GRANULE_BYTES; }
     DEV TileLayout layout(u32 warpgroup) const {
         const u32 slices = schedule().slices, lines = schedule().tile_columns / 2;  // of b, for each of two side by side
         TileLayout l{in_pairs() ? SHARED_STAGES : OWN_STAGES, granules(), slices, 0, left_bytes(), schedule().tile_rows * LINE_BYTES, schedule().tile_columns * LINE_BYTES};

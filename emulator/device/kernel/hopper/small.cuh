@@ -9,13 +9,13 @@
 constexpr u32 HALF_SUMS = PIECE_SUMS / 2;  // of a lane, in 8 lines: of each 8 columns, two neighbours
 
 // This warpgroup's sums over the depth.
-template <class T, bool A_ACROSS, bool B_ACROSS>
-DEV void multiply_every_second(f32 (&sums)[PIECE_SUMS], const TileLayout& layout, u32 stages, u32 warpgroup, Workers& me) {
+template <class T, u32 COLUMNS, bool A_ACROSS, bool B_ACROSS>
+DEV void multiply_every_second(f32 (&sums)[COLUMNS / 2], const TileLayout& layout, u32 stages, u32 warpgroup, Workers& me) {
     constexpr u32 A_STEP = (A_ACROSS ? STEP_DEPTH * LINE_BYTES : STEP_DEPTH * 2) >> 4;  // in 16 bytes
     constexpr u32 B_STEP = (B_ACROSS ? STEP_DEPTH * LINE_BYTES : STEP_DEPTH * 2) >> 4;
-    using Product = Wgmma<T, PIECE_COLUMNS, A_ACROSS, B_ACROSS>;
+    using Product = Wgmma<T, COLUMNS, A_ACROSS, B_ACROSS>;
 #pragma unroll
-    for (u32 i = 0; i < PIECE_SUMS; ++i) sums[i] = 0.0f;
+    for (u32 i = 0; i < COLUMNS / 2; ++i) sums[i] = 0.0f;
     Stage before{0, 0};
 #pragma unroll 1
     for (u32 i = 0; i < stages; ++i) {
@@ -40,34 +40,26 @@ DEV void multiply_every_second(f32 (&sums)[PIECE_SUMS], const TileLayout& layout
     }
     warpgroup_wait<0>();
 #pragma unroll
-    for (u32 i = 0; i < PIECE_SUMS; ++i) pin(sums[i]);
+    for (u32 i = 0; i < COLUMNS / 2; ++i) pin(sums[i]);
     if (stages != 0) me.release(before, layout.kind);
 }
 
 // The two warps that have the same lines meet.
 DEV void meet_for_halves(u32 warp) { named_barrier(FIRST_FREE_BARRIER + warp % (WORKER_WARPS / 2), 2 * WARP); }
 
-// Gives the other warp its half of the sums, and adds what it has of this one's.
-DEV void exchange_halves(f32 (&mine)[HALF_SUMS], const f32 (&sums)[PIECE_SUMS], const Workers& me) {
-    constexpr u32 PART = WARP * 16, PARTS = HALF_SUMS / 4;
-    const u32 warp = me.warp(), lane = me.lane();
-    const bool upper = warp / (WORKER_WARPS / 2);
+// Gives the other warp what is its part of the sums, and adds what it has of this one's.
+template <u32 N> DEV void exchange_sums(f32 (&mine)[N], const f32 (&theirs)[N], const Workers& me) {
+    constexpr u32 PART = WARP * 16;
     constexpr u32 APART = STAGING_BYTES / 2;  // of the staging of the two warps
-    const u32 here = me.staging(), there = upper ? here - APART : here + APART;
-    f32 theirs[HALF_SUMS];
+    const u32 warp = me.warp(), lane = me.lane();
+    const u32 here = me.staging(), there = warp / (WORKER_WARPS / 2) ? here - APART : here + APART;
 #pragma unroll
-    for (u32 k = 0; k < HALF_SUMS; ++k) {
-        const f32 first = sums[k / 2 * 4 + k % 2], second = sums[k / 2 * 4 + 2 + k % 2];
-        mine[k] = upper ? second : first;
-        theirs[k] = upper ? first : second;
-    }
-#pragma unroll
-    for (u32 k = 0; k < PARTS; ++k)
+    for (u32 k = 0; k < N / 4; ++k)
         store_shared(there + k * PART + lane * 16, make_uint4(__float_as_uint(theirs[4 * k]), __float_as_uint(theirs[4 * k + 1]),
                                                               __float_as_uint(theirs[4 * k + 2]), __float_as_uint(theirs[4 * k + 3])));
     meet_for_halves(warp);
 #pragma unroll
-    for (u32 k = 0; k < PARTS; ++k) {
+    for (u32 k = 0; k < N / 4; ++k) {
         const uint4 more = load_shared_16(here + k * PART + lane * 16);
         mine[4 * k] += __uint_as_float(more.x);
         mine[4 * k + 1] += __uint_as_float(more.y);
@@ -75,6 +67,17 @@ DEV void exchange_halves(f32 (&mine)[HALF_SUMS], const f32 (&sums)[PIECE_SUMS], 
         mine[4 * k + 3] += __uint_as_float(more.w);
     }
     __syncwarp();  // from here on, the staging is this warp's
+}
+DEV void exchange_halves(f32 (&mine)[HALF_SUMS], const f32 (&sums)[PIECE_SUMS], const Workers& me) {
+    const bool upper = me.warp() / (WORKER_WARPS / 2);
+    f32 theirs[HALF_SUMS];
+#pragma unroll
+    for (u32 k = 0; k < HALF_SUMS; ++k) {
+        const f32 first = sums[k / 2 * 4 + k % 2], second = sums[k / 2 * 4 + 2 + k % 2];
+        mine[k] = upper ? second : first;
+        theirs[k] = upper ? first : second;
+    }
+    exchange_sums(mine, theirs, me);
 }
 
 // A warp's 8 lines of the residual, which lies as the result's do.
@@ -171,14 +174,14 @@ template <class Products, class Part> struct TileHalves {
             if (lines.has(Lines::RESIDUAL)) residual.fetch(lines, me.lane());
             f32 sums[PIECE_SUMS], mine[HALF_SUMS];
             switch (flags & (A_ACROSS | B_ACROSS | HALF_FLOATS)) {
-                case 0: multiply_every_second<Bf16, false, false>(sums, layout, at.stages, warpgroup, me); break;
-                case B_ACROSS: multiply_every_second<Bf16, false, true>(sums, layout, at.stages, warpgroup, me); break;
-                case A_ACROSS: multiply_every_second<Bf16, true, false>(sums, layout, at.stages, warpgroup, me); break;
-                case A_ACROSS | B_ACROSS: multiply_every_second<Bf16, true, true>(sums, layout, at.stages, warpgroup, me); break;
-                case HALF_FLOATS: multiply_every_second<F16, false, false>(sums, layout, at.stages, warpgroup, me); break;
-                case HALF_FLOATS | B_ACROSS: multiply_every_second<F16, false, true>(sums, layout, at.stages, warpgroup, me); break;
-                case HALF_FLOATS | A_ACROSS: multiply_every_second<F16, true, false>(sums, layout, at.stages, warpgroup, me); break;
-                default: multiply_every_second<F16, true, true>(sums, layout, at.stages, warpgroup, me); break;
+                case 0: multiply_every_second<Bf16, PIECE_COLUMNS, false, false>(sums, layout, at.stages, warpgroup, me); break;
+                case B_ACROSS: multiply_every_second<Bf16, PIECE_COLUMNS, false, true>(sums, layout, at.stages, warpgroup, me); break;
+                case A_ACROSS: multiply_every_second<Bf16, PIECE_COLUMNS, true, false>(sums, layout, at.stages, warpgroup, me); break;
+                case A_ACROSS | B_ACROSS: multiply_every_second<Bf16, PIECE_COLUMNS, true, true>(sums, layout, at.stages, warpgroup, me); break;
+                case HALF_FLOATS: multiply_every_second<F16, PIECE_COLUMNS, false, false>(sums, layout, at.stages, warpgroup, me); break;
+                case HALF_FLOATS | B_ACROSS: multiply_every_second<F16, PIECE_COLUMNS, false, true>(sums, layout, at.stages, warpgroup, me); break;
+                case HALF_FLOATS | A_ACROSS: multiply_every_second<F16, PIECE_COLUMNS, true, false>(sums, layout, at.stages, warpgroup, me); break;
+                default: multiply_every_second<F16, PIECE_COLUMNS, true, true>(sums, layout, at.stages, warpgroup, me); break;
             }
             exchange_halves(mine, sums, me);
             finish_half(mine, bias.words[0], residual, lines, me);
