@@ -3,16 +3,19 @@
 #pragma once
 #include "rows.cuh"
 
-// Where a thread's vectors are in a row. Memory is read and written in pieces of 32 bytes: so of f32, eight threads take the
+// Where a thread's vectors are in a row: WARP apart, so that the code knows how far it is from one to the next, and a warp's
+// lie together. Memory is read and written in pieces of 32 bytes: so of f32, eight threads take the
 // lower halves of their vectors from one line, and the higher ones from the next, if there are eight for all.
 template <bool WIDE> struct HeldPlace {
     static constexpr u32 BYTES = WIDE ? 2 * VECTOR_BYTES : VECTOR_BYTES, TOGETHER = 8;
     u32 first;  // offset of the first one's lower half,
     u32 high;   // and from a lower half to the higher one
+    static constexpr u32 APART = WARP * BYTES;  // from a vector to the next
 
-    DEV HeldPlace(u32 part, u32 vectors) {
+    // `own`: the index of the first one, of so many in the row.
+    DEV HeldPlace(u32 own, u32 vectors) {
         const bool apart = WIDE && vectors % TOGETHER == 0;
-        first = apart ? part / TOGETHER * TOGETHER * BYTES + part % TOGETHER * VECTOR_BYTES : part * BYTES;
+        first = apart ? own / TOGETHER * TOGETHER * BYTES + own % TOGETHER * VECTOR_BYTES : own * BYTES;
         high = !WIDE ? 0 : apart ? TOGETHER * VECTOR_BYTES : VECTOR_BYTES;
     }
     // Whether the vector at `p` is inside of `t`.
@@ -25,12 +28,12 @@ template <bool WIDE> struct HeldPlace {
 template <bool WIDE, u32 N> struct HeldVectors {
     RawVector raw[N];
 
-    // Those at `place` of the row at `begin`, `count` in all, `threads` vectors apart. What a thread does not have, it reads
-    // from the row's beginning: no branch is in the way.
-    DEV void load(const Tensor& t, const char* begin, const HeldPlace<WIDE>& place, u32 threads, u32 count) {
+    // Those at `place` of the row at `begin`, `count` in all. What a thread does not have, it reads from the row's beginning:
+    // no branch is in the way.
+    DEV void load(const Tensor& t, const char* begin, const HeldPlace<WIDE>& place, u32 count) {
 #pragma unroll
         for (u32 n = 0; n < N; ++n) {
-            const char* p = begin + (n < count ? n * threads * place.BYTES + place.first : 0);
+            const char* p = begin + (n < count ? n * place.APART + place.first : 0);
             const char* high = p + place.high;
             raw[n] = place.holds(t, p) ? RawVector{*reinterpret_cast<const uint4*>(p), *reinterpret_cast<const uint4*>(high)}
                                        : RawVector::none();
@@ -39,6 +42,27 @@ template <bool WIDE, u32 N> struct HeldVectors {
     DEV void unpack(u32 dtype, f32 (&v)[N][VECTOR]) const {
 #pragma unroll
         for (u32 n = 0; n < N; ++n) raw[n].unpack(dtype, v[n]);
+    }
+    // The largest element: of 16 bits two at a time are looked at as they lie.
+    DEV f32 largest(u32 dtype) const {
+        if (WIDE) {
+            f32 v[N][VECTOR];
+            unpack(dtype, v);
+#pragma unroll
+            for (u32 n = 1; n < N; ++n)
+#pragma unroll
+                for (u32 k = 0; k < VECTOR; ++k) v[0][k] = maximum(v[0][k], v[n][k]);
+            return fold_tree<Largest>(v[0]);
+        }
+        const auto larger = [&](u32 a, u32 b) { return dtype == DTYPE_BF16 ? max_nan_bf16x2(a, b) : max_nan_f16x2(a, b); };
+        uint4 most = raw[0].low;
+#pragma unroll
+        for (u32 n = 1; n < N; ++n) {
+            const uint4& other = raw[n].low;
+            most = make_uint4(larger(most.x, other.x), larger(most.y, other.y), larger(most.z, other.z), larger(most.w, other.w));
+        }
+        const u32 both = larger(larger(most.x, most.y), larger(most.z, most.w)), one = larger(both, both >> 16);
+        return dtype == DTYPE_BF16 ? f32_from_bf16(static_cast<u16>(one)) : f32_from_f16(static_cast<u16>(one));
     }
 };
 
@@ -49,20 +73,21 @@ template <bool WIDE, class F> DEV void by_type(u32 dtype, F f) {
     else f(DTYPE_F16);
 }
 
-// A thread's part of a row: N vectors, or one less; of more than 4, any number from there on.
+// A thread's part of a row: up to N vectors; most often all of them.
 template <bool WIDE, u32 N> struct HeldRow : RowThread {
     using Vectors = HeldVectors<WIDE, N>;
     static constexpr u32 TYPE = WIDE ? DTYPE_F32 : DTYPE_BF16;  // or f16, which is copied alike
     static constexpr u32 ROW = N * PLACE_BYTES<TYPE>, DEPTH = Rows::held_depth(N, WIDE ? 2 : 1);
     static_assert(DEPTH * ROW > STAGING_BYTES && DEPTH * ROW <= ROW_LAYERS * LAYER, "in the ring, and in scratch");
 
-    static constexpr u32 CERTAIN = N > 4 ? 4 : N - 1;  // vectors that each thread has
     static constexpr u32 CLAIMED_BYTES = 8 * 1024;      // rows that are shorter would make a queue at the counter,
     static constexpr bool CLAIMED = N > 4;              // and each instruction counts for a warp that has a row of its own
 
     const char* const begin;  // of the team's first row
+    const u32 most;  // vectors of a thread
+    const u32 own;   // index of this thread's first one
     const HeldPlace<WIDE> place;
-    const u32 count;  // vectors of this thread
+    const u32 count;  // of this thread
     Claims claims;
     u32 turn = 0;
     u32 next;  // the row after that at hand
@@ -73,21 +98,23 @@ template <bool WIDE, u32 N> struct HeldRow : RowThread {
     u32 stage = (DEPTH - 1) * ROW;  // bytes from there to those of the row at hand
 
     DEV HeldRow(const Rows& given, u32 tile, const Block& workers)
-        : RowThread(given, tile, workers), begin(rows.begin(1, row)), place(part, rows.vectors),
-          count(rows.vectors + threads - 1 - part >> 5 + rows.team),
+        : RowThread(given, tile, workers), begin(rows.begin(1, row)), most(N > 4 ? Rows::each_of(rows.all) : N),
+          own(part / WARP * most * WARP + part % WARP), place(own, rows.vectors),
+          count(min(most, static_cast<u32>(max(static_cast<i32>(rows.vectors + WARP - 1 - own) >> 5, 0)))),
           claims(CLAIMED && rows.vectors * place.BYTES >= CLAIMED_BYTES ? rows.claims : 0, rows.count, row, step,
                  block.warp() >> rows.team, DEPTH),
           next(row + step) {}
     DEV void load() {
         claims.begin(block, part == 0);
-        raw.load(rows.tensors[1], begin, place, threads, count);
+        raw.load(rows.tensors[1], begin, place, count);
     }
-    DEV bool has(u32 n) const { return n + 1 <= CERTAIN || n < count; }
+    // Whether the thread has all vectors that the code is made for; if not, it looks for each.
+    DEV bool full() const { return anew(count) == N; }
     DEV bool is_last() const { return next >= rows.count; }
     // Vectors of this thread's warp.
     DEV u32 warp_vectors() const {
-        const u32 rest = rows.vectors & (threads - 1), first = part & ~(WARP - 1);
-        return (rows.vectors >> 5 + rows.team << 5) + (rest > first ? min(rest - first, WARP) : 0);
+        const u32 first = own & ~(WARP - 1);
+        return rows.vectors > first ? min(rows.vectors - first, most * WARP) : 0;
     }
 
     DEV void locate() { to = rows.begin(0, row) + place.first; }
@@ -111,7 +138,13 @@ template <bool WIDE, u32 N> struct HeldRow : RowThread {
 #pragma unroll
         for (u32 n = 0; n < N; ++n) raw.raw[n] = fetched_vector(places + stage + n * PLACE_BYTES<TYPE>, LAYER, TYPE);
         locate();
-        by_type<WIDE>(rows.dtype[1], [&](u32 dtype) { raw.unpack(dtype, v); });
+    }
+    // Makes `word`, one element or two of 16 bits, of what this thread does not have.
+    DEV void fill_raw(u32 word) {
+        if (full()) return;
+#pragma unroll
+        for (u32 n = 0; n < N; ++n)
+            if (n >= count) raw.raw[n] = {make_uint4(word, word, word, word), make_uint4(word, word, word, word)};
     }
     // Calls f(v) for each vector. Those that this thread does not have are whatever the last `fill` made them: no branch is in
     // the way of the others.
@@ -120,9 +153,9 @@ template <bool WIDE, u32 N> struct HeldRow : RowThread {
         for (u32 n = 0; n < N; ++n) f(v[n]);
     }
     DEV void fill(f32 value) {
-        if (count == N) return;
+        if (full()) return;
 #pragma unroll
-        for (u32 n = CERTAIN; n < N; ++n)
+        for (u32 n = 0; n < N; ++n)
             if (n >= count)
 #pragma unroll
                 for (u32 k = 0; k < VECTOR; ++k) v[n][k] = value;
@@ -130,30 +163,43 @@ template <bool WIDE, u32 N> struct HeldRow : RowThread {
     // Writes v to out.
     DEV void write() const {
         by_type<WIDE>(rows.dtype[1], [&](u32 dtype) {
-            char* p = to;
+            RawVector packed[N];
 #pragma unroll
-            for (u32 n = 0; n < N; ++n, p += apart(0)) {
-                const RawVector packed = RawVector::pack(dtype, v[n]);
-                if (n >= count || !place.holds(rows.tensors[0], p)) continue;
-                *reinterpret_cast<uint4*>(p) = packed.low;
-                if (WIDE) *reinterpret_cast<uint4*>(p + place.high) = packed.high;
-            }
+            for (u32 n = 0; n < N; ++n) packed[n] = RawVector::pack(dtype, v[n]);
+            if (full()) write_each(packed, N);
+            else write_each(packed, count);
         });
     }
 
   private:
+    DEV void write_each(const RawVector (&packed)[N], u32 many) const {
+        char* p = to;
+#pragma unroll
+        for (u32 n = 0; n < N; ++n, p += place.APART) {
+            if (n >= many || !place.holds(rows.tensors[0], p)) continue;
+            *reinterpret_cast<uint4*>(p) = packed[n].low;
+            if (WIDE) *reinterpret_cast<uint4*>(p + place.high) = packed[n].high;
+        }
+    }
     DEV void fetch(u32 line, u32 to) const {
         if (line < rows.count) {
-            char* slot = places + to;
             const char* from = rows.begin(1, line) + place.first;
+            if (full()) {
 #pragma unroll
-            for (u32 n = 0; n < N; ++n, from += apart(1), slot += PLACE_BYTES<TYPE>) {
-                if (!has(n) || !place.holds(rows.tensors[1], from)) continue;
-                copy_async_16(slot, from, VECTOR_BYTES);
-                if (WIDE) copy_async_16(slot + LAYER, from + place.high, VECTOR_BYTES);
+                for (u32 n = 0; n < N; ++n) fetch_one(from, to, n);
+            } else {
+#pragma unroll 1
+                for (u32 n = 0; n < count; ++n) fetch_one(from, to, n);
             }
         }
         copy_async_commit();
+    }
+    DEV void fetch_one(const char* from, u32 to, u32 n) const {
+        char* slot = places + to + n * PLACE_BYTES<TYPE>;
+        from += n * place.APART;
+        if (!place.holds(rows.tensors[1], from)) return;
+        copy_async_16(slot, from, VECTOR_BYTES);
+        if (WIDE) copy_async_16(slot + LAYER, from + place.high, VECTOR_BYTES);
     }
 };
 
@@ -165,10 +211,7 @@ template <bool WIDE, u32 N, class F> DEV void map_held_as(const Rows& rows, u32 
     if (!block.begin()) return;
     row.load();
     if (!row.is_last()) row.begin_to_fetch();
-    by_type<WIDE>(rows.dtype[1], [&](u32 dtype) {
-        same.unpack(f, dtype);  // which nobody has waited for so far, while the row is on its way
-        row.raw.unpack(dtype, row.v);
-    });
+    by_type<WIDE>(rows.dtype[1], [&](u32 dtype) { same.unpack(f, dtype); });  // which nobody has waited for so far, while the row is on its way
 #pragma unroll 1
     for (;; row.advance()) {
         if (!row.is_last()) row.fetch_next();

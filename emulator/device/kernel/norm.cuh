@@ -109,7 +109,7 @@ template <bool WIDE, u32 N> struct HeldChannels {
     DEV void load(const ChannelVectors& channels, const HeldRow<WIDE, N>& row) {
         char* const harmless = row.block.launch()->images;
         const char* const first = in_global(channels.present ? channels.tensor.data : harmless);
-        raw.load(channels.tensor, first, row.place, row.threads, channels.present ? row.count : 0);
+        raw.load(channels.tensor, first, row.place, channels.present ? row.count : 0);
     }
     DEV void unpack(const ChannelVectors& channels, u32 dtype, f32 instead) {
         if (!channels.present) {
@@ -207,7 +207,8 @@ struct NormRow {
     template <bool WIDE, u32 N> DEV NormScale measure(HeldRow<WIDE, N>& row) const {
         const f32 share = fast_reciprocal(static_cast<f32>(row.rows.vectors * VECTOR));
         f32 own = 0.0f, weight = 0.0f, squares[VECTOR] = {};
-        row.fill(0.0f);
+        row.fill_raw(0);
+        by_type<WIDE>(row.rows.dtype[1], [&](u32 dtype) { row.raw.unpack(dtype, row.v); });
         if (centred) {
             const u32 elements = row.warp_vectors() * VECTOR;
             f32 sums[VECTOR] = {};

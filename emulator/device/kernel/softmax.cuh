@@ -33,30 +33,39 @@ struct SoftEnd {
     }
 };
 
-// Powers of two of a warp's elements: each is e^(x - top) times a factor that depends on `top` only, and is the same for equal
-// ones. So the factor drops out of quotients, and what is subtracted costs no instruction of its own.
+// Powers of a warp's elements, of which `top` is the largest, or 0 where that is -infinity.
 struct SoftPowers {
-    static constexpr f32 MOST = 0x1p120f;  // larger products might overflow
-    f32 top;     // the largest element, and what is subtracted before the product:
-    bool apart;  // top itself, or
-    f32 less;    // its product, afterwards
+    f32 top;
 
-    DEV SoftPowers(f32 largest, bool log)
-        : top(largest == -infinity() ? 0.0f : largest), apart(log || !(fabsf(LOG2_E * top) < MOST)), less(apart ? 0.0f : LOG2_E * top) {}
-    DEV f32 of(f32 x) const { return fast_exp2(fmaf(x, LOG2_E, -less)); }
+    DEV explicit SoftPowers(f32 largest) : top(largest == -infinity() ? 0.0f : largest) {}
+    DEV f32 of(f32 x) const { return fast_exp2(LOG2_E * (x - top)); }
     // What makes powers of this kind ones of `other`, whose top is no smaller; 0 if there were none but of -infinity.
-    DEV f32 as(const SoftPowers& other, f32 largest) const {
-        return fast_exp2(apart || other.apart || largest == -infinity() ? LOG2_E * (largest - other.top) : less - other.less);
+    DEV f32 as(const SoftPowers& other, f32 largest) const { return fast_exp2(LOG2_E * (largest - other.top)); }
+};
+// Of elements of 16 bits: each power is e^(x - top) times a factor that depends on `top` only, and is the same for equal ones. So
+// the factor drops out of quotients, and what is subtracted costs no instruction of its own.
+struct NarrowPowers {
+    // From here on, the factor might be beyond all floats; elements are equal or so far apart that their powers are 0 to any base.
+    static constexpr f32 MOST = 0x1p20f;
+    f32 factor;
+    f32 less;  // the product of factor and top
+
+    DEV explicit NarrowPowers(f32 largest)
+        : factor(fabsf(largest) < MOST || largest == -infinity() ? LOG2_E : 1.0f), less(largest == -infinity() ? 0.0f : factor * largest) {}
+    DEV f32 of(f32 x) const { return fast_exp2(fmaf(x, factor, -less)); }
+    DEV f32 as(const NarrowPowers& other, f32 largest) const {
+        return factor != other.factor || largest == -infinity() ? 0.0f : fast_exp2(less - other.less);
     }
 };
 
-// Of a row whose warps each have their own largest element, and a sum of powers in each thread: what this warp's powers are to be
-// multiplied by, or what is still to be subtracted for the logarithm. `thread`, `team`, `place`: see fold_team.
-DEV_CALL f32 finish_soft(f32 largest, f32 sum, bool log, u32 thread, u32 team, u32 place) {
+// Of a row whose warps each have their own largest element, and a sum of powers in each thread: the sum of all powers, of those
+// that belong to `most`, the largest of all. `thread`, `team`, `place`: see fold_team.
+template <class Powers> DEV f32 sum_of_powers(f32 largest, f32 sum, f32& most, u32 thread, u32 team, u32 place) {
     const u32 warp = thread / WARP, lane = thread % WARP;
     float2* const shared = exchange_place<float2>(place);
     sum = fold_warp<Sum>(sum);
-    f32 most = largest, total = sum;
+    most = largest;
+    f32 total = sum;
     if (team) {
         if (lane == 0) shared[warp] = make_float2(largest, sum);
         named_barrier(FIRST_FREE_BARRIER + (warp >> team), WARP << team);
@@ -65,26 +74,36 @@ DEV_CALL f32 finish_soft(f32 largest, f32 sum, bool log, u32 thread, u32 team, u
             const float4 low = *reinterpret_cast<const float4*>(shared + first);
             const float4 high = *reinterpret_cast<const float4*>(shared + first + 2);
             most = maximum(maximum(low.x, low.z), maximum(high.x, high.z));
-            const SoftPowers all(most, log);
-            const auto part = [&](f32 top, f32 powers) { return powers * SoftPowers(top, log).as(all, top); };
+            const Powers all(most);
+            const auto part = [&](f32 top, f32 powers) { return powers * Powers(top).as(all, top); };
             total = (part(low.x, low.y) + part(low.z, low.w)) + (part(high.x, high.y) + part(high.z, high.w));
         } else {
 #pragma unroll 1
             for (u32 i = first; i < first + (1 << team); ++i) most = maximum(most, shared[i].x);
-            const SoftPowers all(most, log);
+            const Powers all(most);
             total = 0.0f;
 #pragma unroll 1
-            for (u32 i = first; i < first + (1 << team); ++i)
-                total += shared[i].y * SoftPowers(shared[i].x, log).as(all, shared[i].x);
+            for (u32 i = first; i < first + (1 << team); ++i) total += shared[i].y * Powers(shared[i].x).as(all, shared[i].x);
         }
     }
-    const SoftPowers all(most, log), own(largest, log);
-    total = total == 0.0f ? 1.0f : total;  // a row of -infinity
-    return log ? all.top - own.top + logf(total) : own.as(all, largest) * fast_reciprocal(total);
+    return total == 0.0f ? 1.0f : total;  // a row of -infinity
+}
+// What this warp's powers are to be multiplied by.
+template <class Powers> DEV_CALL f32 finish_soft(f32 largest, f32 sum, u32 thread, u32 team, u32 place) {
+    f32 most;
+    const f32 total = sum_of_powers<Powers>(largest, sum, most, thread, team, place);
+    return Powers(largest).as(Powers(most), largest) * fast_reciprocal(total);
+}
+// What is still to be subtracted for the logarithm.
+DEV_CALL f32 finish_log_soft(f32 largest, f32 sum, u32 thread, u32 team, u32 place) {
+    f32 most;
+    const f32 total = sum_of_powers<SoftPowers>(largest, sum, most, thread, team, place);
+    return SoftPowers(most).top - SoftPowers(largest).top + logf(total);
 }
 
 // What becomes of a row in vectors: the powers of its elements, their sum, and the quotients.
 struct SoftRow {
+    static constexpr u32 MOST_LOG = MOST_HELD < 4 ? MOST_HELD : 4;  // vectors that are held for the logarithm: longer code is slower
     bool log;
 
     DEV static constexpr u32 most_held(bool) { return MOST_HELD; }
@@ -93,26 +112,16 @@ struct SoftRow {
         DEV void unpack(const SoftRow&, u32) {}
     };
     template <bool WIDE, u32 N> DEV void operator()(HeldRow<WIDE, N>& row, const Held<WIDE, N>&) const {
-        row.fill(-infinity());
-        const f32 largest = fold_warp<Largest>(largest_of(row));
-        const SoftPowers powers(largest, log);
-        f32 sums[VECTOR] = {};
-        if (powers.apart) replace_each(row.v, [&](f32 x) { return x - powers.top; });
-        if (log) {
-            row.each([&](const f32 (&v)[VECTOR]) {
-#pragma unroll
-                for (u32 k = 0; k < VECTOR; ++k) sums[k] += powers.of(v[k]);
-            });
-            const f32 less = finish(row, largest, sums);
-            replace_each(row.v, [&](f32 x) { return x - less; });
-        } else {
-            row.each([&](f32 (&v)[VECTOR]) {
-#pragma unroll
-                for (u32 k = 0; k < VECTOR; ++k) sums[k] += v[k] = powers.of(v[k]);
-            });
-            const f32 scale = finish(row, largest, sums);
-            replace_each(row.v, [&](f32 x) { return x * scale; });
-        }
+        f32 largest;
+        by_type<WIDE>(row.rows.dtype[1], [&](u32 dtype) {
+            row.fill_raw(dtype == DTYPE_F32 ? 0xff800000u : dtype == DTYPE_BF16 ? 0xff80ff80u : 0xfc00fc00u);
+            largest = row.raw.largest(dtype);
+            row.raw.unpack(dtype, row.v);
+        });
+        largest = fold_warp<Largest>(largest);
+        if (N <= MOST_LOG && log) with_log(row, largest);
+        else if constexpr (WIDE) divide<SoftPowers>(row, largest);
+        else divide<NarrowPowers>(row, largest);
     }
     DEV void operator()(StreamedRow& row) const {
         // What is subtracted: the largest element, if it is finite or NaN.
@@ -127,6 +136,26 @@ struct SoftRow {
     }
 
   private:
+    template <class Powers, class Row> DEV static void divide(Row& row, f32 largest) {
+        const Powers powers(largest);
+        f32 sums[VECTOR] = {};
+        row.each([&](f32 (&v)[VECTOR]) {
+#pragma unroll
+            for (u32 k = 0; k < VECTOR; ++k) sums[k] += v[k] = powers.of(v[k]);
+        });
+        const f32 scale = finish_soft<Powers>(largest, fold_tree<Sum>(sums), row.block.thread(), row.rows.team, row.exchange ^= 1);
+        replace_each(row.v, [&](f32 x) { return x * scale; });
+    }
+    template <class Row> DEV static void with_log(Row& row, f32 largest) {
+        const SoftPowers powers(largest);
+        f32 sums[VECTOR] = {};
+        row.each([&](const f32 (&v)[VECTOR]) {
+#pragma unroll
+            for (u32 k = 0; k < VECTOR; ++k) sums[k] += powers.of(v[k]);
+        });
+        const f32 less = finish_log_soft(largest, fold_tree<Sum>(sums), row.block.thread(), row.rows.team, row.exchange ^= 1);
+        replace_each(row.v, [&](f32 x) { return x - powers.top - less; });
+    }
     // Of what this thread has.
     template <class Row> DEV static f32 largest_of(Row& row) {
         f32 most[VECTOR];
@@ -138,9 +167,6 @@ struct SoftRow {
         });
         return fold_tree<Largest>(most);
     }
-    template <class Row> DEV f32 finish(Row& row, f32 largest, f32 (&sums)[VECTOR]) const {
-        return finish_soft(largest, fold_tree<Sum>(sums), log, row.block.thread(), row.rows.team, row.exchange ^= 1);
-    }
 };
 
 struct SoftmaxHandler {
@@ -148,7 +174,7 @@ struct SoftmaxHandler {
     using Kept = Merged<2>;
     static DEV void prepare(const SoftmaxArgs& args, Kept& all) {
         const u32 axis = args.axis(), here = 1u << axis;
-        if (axis + 1 == args.x().rank) Rows::measure(all, args.work, MOST_HELD);
+        if (axis + 1 == args.x().rank) Rows::measure(all, args.work, args.sub() == SOFTMAX_LOG ? SoftRow::MOST_LOG : MOST_HELD);
         else reinterpret_cast<ColumnSets&>(all).measure(args.work, here - 1, here, ~(2 * here - 1), 1);
     }
     static DEV u32 scratch(const SoftmaxArgs& args) {
