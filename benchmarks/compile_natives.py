@@ -57,7 +57,7 @@ def compile_all(names: Sequence[str], folder: Path, mode: str, seconds: float, t
     prepared = Prepared(folder)
     folder.mkdir(parents=True, exist_ok=True)
     environment = os.environ | {
-        "TORCHINDUCTOR_CACHE_DIR": str(folder / "inductor"), "TORCHINDUCTOR_COMPILE_THREADS": str(threads),
+        "TORCHINDUCTOR_CACHE_DIR": str(prepared.cache), "TORCHINDUCTOR_COMPILE_THREADS": str(threads),
     }  # fmt: skip
     commands = {name: (sys.executable, str(CHILD), str(folder), mode, name) for name in names}
     found = run_all(commands, prepared.log, seconds, environment)

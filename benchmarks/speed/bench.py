@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import os
 import statistics
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -118,6 +119,7 @@ class Bench:
         if self.natives is not None:
             self.compile_mode = self.natives.mode(row, torch.__version__)
             if self.compile_mode is not None:
+                os.environ["TORCHINDUCTOR_CACHE_DIR"] = str(self.natives.cache)
                 compiling.load(self.natives.artifacts(row))
 
     def compiled(self, function: Callable[..., Any], *given: Any) -> Mapping[str, Action]:

@@ -32,6 +32,15 @@ class Prepared:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
 
+    @property
+    def cache(self) -> Path:
+        """torch.compile's own folder, for those who compile and for those who load.
+
+        Not all that decides how a network is compiled is among its artifacts: that a matrix was worth padding is noted
+        here, and where that was measured again, and came out otherwise, nothing that is loaded would fit.
+        """
+        return self.folder / "inductor"
+
     def mode(self, row: str, torch: str) -> str | None:
         """The mode that this version of torch compiled the row's native in; None if it did not."""
         path = self._path(row, "json")
