@@ -127,7 +127,7 @@ def _assemble(
     in_lines = _is_dense(out) and epilogue.is_in_lines(instruction)
     in_chunks = in_lines and epilogue.is_in_chunks(out)
     found = tilings.ways(
-        instruction, x.dtype, product, shape.stages, context, in_chunks=in_chunks, pairs=plain, low=plain
+        instruction, x.dtype, product, shape.stages, context, in_chunks=in_chunks, pairs=plain, low=plain and in_lines
     )
     if found is None:
         return None

@@ -89,7 +89,7 @@ def is_in_boxes(instruction: Instruction) -> bool:
 
 
 def is_low(instruction: Instruction) -> bool:
-    """Whether kernel/hopper/low.cuh can finish what is_in_lines and is_in_chunks hold for."""
+    """Whether kernel/hopper/low.cuh can finish what is_in_lines holds for."""
     return instruction.sub != "glu" and instruction.attributes.get("alpha", 1.0) == 1.0
 
 

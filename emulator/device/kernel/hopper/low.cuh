@@ -12,7 +12,7 @@ constexpr u32 LOW_COLUMNS = 16;                // that a warp finishes
 constexpr u32 LOW_LINE = LOW_COLUMNS * 2;      // bytes of them in the staging
 constexpr u32 GROUP_ROWS = 8;                  // of each, a lane has four sums: [column lane / 4, 8 further][row 2 (lane % 4), and the next]
 
-// Where what a warp finishes of a low tile goes, and what happens to it before. Rows are made of whole chunks.
+// Where what a warp finishes of a low tile goes, and what happens to it before.
 template <u32 N> struct LowPart {
     char* to;            // its corner
     u32 pitch, what;     // see Lines
@@ -35,10 +35,12 @@ template <u32 N> struct LowPart {
     // Asks for what meets the sums, before the main loop.
     DEV void fetch(const ProductArgs& args, u32 column, u32 lane) {
         if (has(Lines::BIAS)) {
-            const char* const p = element(args.bias(), column + lane / 4);
+            const char* const first = element(args.bias(), column + lane / 4);
 #pragma unroll
-            for (u32 h = 0; h < 2; ++h)
-                bias[h] = h * GROUP_ROWS < columns && is_in_bias(p + h * CHUNK_BYTES, 2) ? *reinterpret_cast<const u16*>(p + h * CHUNK_BYTES) : 0;
+            for (u32 h = 0; h < 2; ++h) {
+                const char* const p = first + h * CHUNK_BYTES;
+                bias[h] = h * GROUP_ROWS + lane / 4 < columns && is_in_bias(p, 2) ? *reinterpret_cast<const u16*>(p) : 0;
+            }
         }
         if (has(Lines::RESIDUAL)) {
             const char* const first = to + (args.residual().data - args.out().data) + lane / 4 * 2;
@@ -46,7 +48,7 @@ template <u32 N> struct LowPart {
             for (u32 k = 0; k < N; ++k) {
                 const u32 row = k / 4 * GROUP_ROWS + 2 * (lane % 4) + k % 2, h = k / 2 % 2;
                 const char* const p = first + static_cast<u64>(row) * pitch + h * CHUNK_BYTES;
-                const bool exists = row < rows && h * GROUP_ROWS < columns && is_in_residual(p, 2);
+                const bool exists = row < rows && h * GROUP_ROWS + lane / 4 < columns && is_in_residual(p, 2);
                 residual[k] = exists ? *reinterpret_cast<const u16*>(p) : 0;
             }
         }
@@ -59,19 +61,29 @@ template <u32 N> struct LowPart {
         if (has(Lines::RESIDUAL_FIRST)) add_residual(v);
         fast_activate(v, what & Lines::ACT);
         if (has(Lines::RESIDUAL_LAST)) add_residual(v);
-        u32 words[4] = {0, 0, 0, 0};
-#pragma unroll
-        for (u32 k = 0; k < N; k += 2) words[k / 2] = pack_pair(dtype(), v[k], v[k + 1]);
+        u32 words[N / 2];
+        pack_pairs(words, v, dtype());
         store_matrix_x4_transposed(staging + lane / 16 * (GROUP_ROWS * LOW_LINE) + lane % 8 * LOW_LINE + lane / 8 % 2 * CHUNK_BYTES,
-                                   words[0], words[1], words[2], words[3]);
+                                   words[0], words[1], N > 4 ? words[N / 2 - 2] : 0, N > 4 ? words[N / 2 - 1] : 0);
         __syncwarp();
-        const u32 line = lane / 2, chunk = lane % 2;
-        char* const p = to + static_cast<u64>(line) * pitch + chunk * CHUNK_BYTES;
-        const uint4 whole = load_shared_16(staging + lane * CHUNK_BYTES);
-        if (line < min(rows, N / 4 * GROUP_ROWS) && chunk * GROUP_ROWS < columns && is_in_result(p, CHUNK_BYTES)) *reinterpret_cast<uint4*>(p) = whole;
+        store(load_shared_16(staging + lane * CHUNK_BYTES), lane / 2, lane % 2 * GROUP_ROWS);
     }
 
   private:
+    // Eight columns of a line.
+    DEV void store(const uint4& chunk, u32 line, u32 column) const {
+        if (line >= min(rows, N / 4 * GROUP_ROWS) || column >= columns) return;
+        char* const p = to + static_cast<u64>(line) * pitch + column * 2;
+        if (!has(Lines::ANYWHERE)) {
+            if (is_in_result(p, CHUNK_BYTES)) *reinterpret_cast<uint4*>(p) = chunk;
+            return;
+        }
+        const u32 words[4] = {chunk.x, chunk.y, chunk.z, chunk.w};
+#pragma unroll
+        for (u32 k = 0; k < GROUP_ROWS; ++k) {
+            if (column + k < columns && is_in_result(p + k * 2, 2)) *reinterpret_cast<u16*>(p + k * 2) = static_cast<u16>(words[k / 2] >> k % 2 * 16);
+        }
+    }
     DEV void add_residual(f32 (&v)[N]) const {
 #pragma unroll
         for (u32 k = 0; k < N; ++k) v[k] += low_half(residual[k], dtype());

@@ -44,6 +44,27 @@ DEV void multiply_every_second(f32 (&sums)[COLUMNS / 2], const TileLayout& layou
     if (stages != 0) me.release(before, layout.kind);
 }
 
+// The type is asked for once: asked for each pair, every one would be converted in both ways.
+template <u32 N> DEV void add_pairs(f32 (&v)[2 * N], const u32 (&words)[N], u32 dtype) {
+    const auto add = [&](u32 type) {
+#pragma unroll
+        for (u32 j = 0; j < N; ++j) {
+            v[2 * j] += low_half(words[j], type);
+            v[2 * j + 1] += high_half(words[j], type);
+        }
+    };
+    if (dtype == DTYPE_BF16) add(DTYPE_BF16);
+    else add(DTYPE_F16);
+}
+template <u32 N> DEV void pack_pairs(u32 (&words)[N], const f32 (&v)[2 * N], u32 dtype) {
+    const auto pack = [&](u32 type) {
+#pragma unroll
+        for (u32 j = 0; j < N; ++j) words[j] = pack_pair(type, v[2 * j], v[2 * j + 1]);
+    };
+    if (dtype == DTYPE_BF16) pack(DTYPE_BF16);
+    else pack(DTYPE_F16);
+}
+
 // The two warps that have the same lines meet.
 DEV void meet_for_halves(u32 warp) { named_barrier(FIRST_FREE_BARRIER + warp % (WORKER_WARPS / 2), 2 * WARP); }
 
@@ -80,66 +101,48 @@ DEV void exchange_halves(f32 (&mine)[HALF_SUMS], const f32 (&sums)[PIECE_SUMS], 
     exchange_sums(mine, theirs, me);
 }
 
-// A warp's 8 lines of the residual, which lies as the result's do.
-struct HalfResidual {
-    uint4 words[2];
+// What is added to a warp's 8 lines before the activation, of the columns that a lane has sums of: asked for before the main loop.
+struct HalfExtras {
+    u32 bias[HALF_SUMS / 2], residual[HALF_SUMS / 2];
 
-    DEV void fetch(const Lines& lines, u32 lane) {
-        const ProductArgs args = args_at_work();
-        const i64 moved = args.residual().data - args.out().data;
-        const u32 chunk = lane % 8;
+    DEV HalfExtras() : bias{}, residual{} {}
+    // `column`: the first one of the lines, of `columns`.
+    DEV void fetch(const ProductArgs& args, const Lines& lines, u32 column, u32 columns, u32 lane) {
+        const u32 pair = 2 * (lane % 4);
+        if (lines.has(Lines::BIAS)) {
+            const char* const first = element(args.bias(), column + pair);
 #pragma unroll
-        for (u32 i = 0; i < 2; ++i) {
-            const u32 line = i * 4 + lane / 8;
-            const char* p = lines.to + moved + static_cast<u64>(line) * lines.pitch + chunk * CHUNK_BYTES;
-            const bool exists = line < lines.rows() && chunk * (CHUNK_BYTES / 2) < lines.columns() && is_in_residual(p, CHUNK_BYTES);
-            words[i] = exists ? *reinterpret_cast<const uint4*>(p) : make_uint4(0, 0, 0, 0);
-        }
-    }
-    // Adds it to the sums, through the staging.
-    DEV void add(f32 (&v)[HALF_SUMS], u32 dtype, u32 staging, u32 lane) const {
-        const u32 row = lane % 8;
-#pragma unroll
-        for (u32 i = 0; i < 2; ++i) {
-            const u32 line = i * 4 + lane / 8;
-            store_shared(staging + line * LINE_BYTES + ((row ^ line) * CHUNK_BYTES), words[i]);
-        }
-        __syncwarp();
-#pragma unroll
-        for (u32 j = 0; j < 8; j += 4) {
-            u32 pairs[4];
-            load_matrix_x4(pairs, staging + row * LINE_BYTES + (((j + lane / 8) ^ row) * CHUNK_BYTES));
-#pragma unroll
-            for (u32 i = 0; i < 4; ++i) {
-                v[(j + i) * 2] += low_half(pairs[i], dtype);
-                v[(j + i) * 2 + 1] += high_half(pairs[i], dtype);
+            for (u32 j = 0; j < HALF_SUMS / 2; ++j) {
+                const char* const p = first + j * CHUNK_BYTES;
+                bias[j] = column + pair + j * 8 < columns && is_in_bias(p, 4) ? *reinterpret_cast<const u32*>(p) : 0;
             }
         }
-        __syncwarp();
+        if (lines.has(Lines::RESIDUAL)) {  // it lies as the result does, in chunks
+            const u32 row = lane / 4;
+            const char* const first = lines.to + (args.residual().data - args.out().data) + static_cast<u64>(row) * lines.pitch + 2 * pair;
+#pragma unroll
+            for (u32 j = 0; j < HALF_SUMS / 2; ++j) {
+                const char* const p = first + j * CHUNK_BYTES;
+                residual[j] = row < lines.rows() && j * 8 < lines.columns() && is_in_residual(p, 4) ? *reinterpret_cast<const u32*>(p) : 0;
+            }
+        }
+    }
+    DEV void add(f32 (&v)[HALF_SUMS], const Lines& lines) const {
+        if (lines.has(Lines::BIAS)) add_pairs(v, bias, lines.dtype());
+        if (lines.has(Lines::RESIDUAL)) add_pairs(v, residual, lines.dtype());
     }
 };
 
-// Takes a warp's 8 lines to the result. `bias`: of columns 2 * lane and the next.
-DEV void finish_half(f32 (&v)[HALF_SUMS], u32 bias, const HalfResidual& residual, const Lines& lines, const Workers& me) {
-    const u32 lane = me.lane(), dtype = lines.dtype(), staging = me.staging();
-    if (lines.has(Lines::BIAS)) {
-#pragma unroll
-        for (u32 j = 0; j < HALF_SUMS / 2; ++j) {
-            const u32 word = __shfl_sync(0xffffffffu, bias, j * 4 + lane % 4);
-            v[j * 2] += low_half(word, dtype);
-            v[j * 2 + 1] += high_half(word, dtype);
-        }
-    }
-    if (lines.has(Lines::RESIDUAL)) residual.add(v, dtype, staging, lane);
+// Takes a warp's 8 lines to the result.
+DEV void finish_half(f32 (&v)[HALF_SUMS], const HalfExtras& extras, const Lines& lines, const Workers& me) {
+    const u32 lane = me.lane(), staging = me.staging(), row = lane % 8;
+    extras.add(v, lines);
     fast_activate(v, lines.act());
-    const u32 row = lane % 8;
+    u32 words[HALF_SUMS / 2];
+    pack_pairs(words, v, lines.dtype());
 #pragma unroll
-    for (u32 j = 0; j < 8; j += 4) {
-        u32 words[4];
-#pragma unroll
-        for (u32 i = 0; i < 4; ++i) words[i] = pack_pair(dtype, v[(j + i) * 2], v[(j + i) * 2 + 1]);
-        store_matrix_x4(staging + row * LINE_BYTES + (((j + lane / 8) ^ row) * CHUNK_BYTES), words[0], words[1], words[2], words[3]);
-    }
+    for (u32 j = 0; j < 8; j += 4)
+        store_matrix_x4(staging + row * LINE_BYTES + (((j + lane / 8) ^ row) * CHUNK_BYTES), words[j], words[j + 1], words[j + 2], words[j + 3]);
     if (lines.has(Lines::ANYWHERE)) store_lines_anywhere(lines, staging);
     else store_lines<PIECE_COLUMNS>(lines, staging, lane);
 }
@@ -168,10 +171,8 @@ template <class Products, class Part> struct TileHalves {
             const TileLayout layout = p.layout(0);
             const u32 flags = p.schedule().flags;
             if (item == p.work.first_tile && !me.wait_ready()) return;
-            EarlyBias bias{};
-            if (flags & BIAS_EARLY) bias.fetch(ProductArgs(p.work).bias(), part.column, tiles.columns, me.lane());
-            HalfResidual residual{};
-            if (lines.has(Lines::RESIDUAL)) residual.fetch(lines, me.lane());
+            HalfExtras extras;
+            extras.fetch(ProductArgs(p.work), lines, part.column, tiles.columns, me.lane());
             f32 sums[PIECE_SUMS], mine[HALF_SUMS];
             switch (flags & (A_ACROSS | B_ACROSS | HALF_FLOATS)) {
                 case 0: multiply_every_second<Bf16, PIECE_COLUMNS, false, false>(sums, layout, at.stages, warpgroup, me); break;
@@ -184,7 +185,7 @@ template <class Products, class Part> struct TileHalves {
                 default: multiply_every_second<F16, PIECE_COLUMNS, true, true>(sums, layout, at.stages, warpgroup, me); break;
             }
             exchange_halves(mine, sums, me);
-            finish_half(mine, bias.words[0], residual, lines, me);
+            finish_half(mine, extras, lines, me);
         }
     }
 };
