@@ -52,6 +52,13 @@ struct Workers {
         stage = place.next(granules);
         return shared_address(shared_memory) + stage.offset();
     }
+    // Where the tile begins whose first stage is the next one, once that is there.
+    DEV ProductCorner corner(u32 granules, u32 kind) const {
+        RingPlace ahead = place;
+        const Stage stage = ahead.next(granules);
+        wait(stage, kind);
+        return Kept::shared().corners[stage.sequence % CORNERS];
+    }
     // Waits for the bytes of a stage; after a trap they may be missing.
     DEV void wait(const Stage& stage, u32 kind = OWN_STAGES) const {
         while (!mbarrier_test(&shared_state().stages[kind].full[stage.barrier()], stage.parity())) {

@@ -113,10 +113,19 @@ struct WorkerPlace {
     };
 };
 
-// Where a tile of a product begins in the result.
+// Where a tile of a product begins in the result, in units of 16 rows and of 64 columns. Results that are stored in lines or boxes are
+// no larger than that allows (CORNER_ROWS and CORNER_COLUMNS in paths/tilings.py).
 struct ProductCorner {
-    u32 row, column;
+    u32 both;
+
+    DEV static ProductCorner at(u32 row, u32 column) { return ProductCorner{row / ROWS << COLUMN_BITS | column / COLUMNS}; }
+    DEV u32 row() const { return (both >> COLUMN_BITS) * ROWS; }
+    DEV u32 column() const { return (both & (1u << COLUMN_BITS) - 1) * COLUMNS; }
+
+  private:
+    static constexpr u32 ROWS = 16, COLUMNS = 64, COLUMN_BITS = 12;
 };
+constexpr u32 CORNERS = GRANULES + 1;  // more than stages can be in use
 
 // What the loader keeps from work to work. Its code takes all registers that a control warp has.
 struct LoaderState {
@@ -147,7 +156,7 @@ struct Shared {
     u64 opened;                       // both loaders of the pair have emptied their rings for shared stages
     u32 openings;                     // the loader's: how often,
     RingPlace other_place;            // and where it goes on with the kind of stages that is not in use
-    ProductCorner corner;             // the loader's, for the workers: of the tile whose stages were claimed last
+    ProductCorner corners[CORNERS];   // the loader's, for the workers: of the tile whose first stage has this number, modulo
     u8 stage_way[RING_BARRIERS];      // the loader's: granules of each stage, with those skipped in front of it
     u32 expected[COUNTERS + 1];           // what each counter will show once everything so far, in program order, is done
     u32 shared_with[COUNTERS / WARP + 1]; // a bit for each counter: set once blocks other than this one count on it

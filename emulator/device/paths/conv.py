@@ -160,11 +160,12 @@ def _assemble(
     }
     stages = math.ceil(shape.stages / slices)
     in_registers = fast and not exact
-    pitch = _pixel_step(out) if in_lines and in_registers else None
-    in_chunks = in_chunks and in_registers
+    in_lines = in_lines and in_registers and tilings.has_corners(shape.rows, shape.outputs)
+    pitch = _pixel_step(out) if in_lines else None
+    in_chunks = in_chunks and in_lines
     out_map = None
     if in_chunks and slices == 1:
-        out_map = gemm.result_map(instruction, context, choice, stages, shape.rows, pitch)
+        out_map = gemm.result_map(instruction, context, choice, shape.rows, pitch)
     parts = gemm.Parts(
         decision, choice.tiles(*product), stages, fast, slices, pitch=pitch, in_chunks=in_chunks, out_map=out_map
     )

@@ -89,7 +89,7 @@ def product_schedule(
 
 
 def result_map(
-    instruction: Instruction, context: Context, choice: Choice, stages: int, rows: int, pitch: int | None
+    instruction: Instruction, context: Context, choice: Choice, rows: int, pitch: int | None
 ) -> TensorMap | None:  # fmt: skip
     """The map by which the copy engine stores what a warp finishes at a time; None where lanes do that.
 
@@ -97,7 +97,7 @@ def result_map(
     """
     out = instruction.operand("out")
     assert out is not None
-    if pitch is None or not tilings.in_boxes(choice, stages) or not epilogue.is_in_boxes(instruction):
+    if pitch is None or not tilings.in_boxes(choice) or not epilogue.is_in_boxes(instruction):
         return None
     dims, box = (out.bounds[-1], rows), (epilogue.PIECE_COLUMNS, epilogue.PIECE_ROWS)
     return TensorMap(out.dtype, context.address(out), dims, (pitch,), box)
@@ -293,11 +293,12 @@ class _Scheduler:
         tiles = choice.tiles(a.rows, b.rows, batches)
         stages = math.ceil(self.slices / slices)
         in_registers = fast and not exact
-        pitch = self._row_step(self.out) * self.out.item if self.in_lines and in_registers else None
-        in_chunks = self.in_chunks and in_registers
+        in_lines = self.in_lines and in_registers and tilings.has_corners(a.rows, b.rows)
+        pitch = self._row_step(self.out) * self.out.item if in_lines else None
+        in_chunks = self.in_chunks and in_lines
         out_map = None
         if in_chunks and slices == 1 and not self.grouping.groups:
-            out_map = result_map(self.instruction, context, choice, stages, a.rows, pitch)
+            out_map = result_map(self.instruction, context, choice, a.rows, pitch)
         parts = Parts(decision, tiles, stages, fast, slices, self._axes(), self._held(a, b), pitch, in_chunks, out_map)
         return product_schedule(context, PATH_GEMM, parts, (a_map, b_map), flags)
 

@@ -22,6 +22,8 @@ DEPTH = LINE_BYTES // 2
 """Elements of the depth (K) in one slice, of 16 bits."""
 RING_GRANULES, LEAST_STAGES, GRANULE_BYTES = 24, 3, 8192
 """Room for stages, and how many of them there have to be at a time."""
+CORNER_ROWS, CORNER_COLUMNS = 1 << 24, 1 << 18
+"""Of a result, so that the loader can tell the workers where a tile begins (ProductCorner in kernel/state.cuh)."""
 SCRATCH_PITCH = 8
 """Floats between the rows of a tile in scratch memory, so that they begin in different banks."""
 SPLITS = (1, 2, 3, 4, layout.MAX_SPLITS)
@@ -254,13 +256,14 @@ def ways(
     return offers(*shape, blocks, depth, tiles=tiles, split=split, pairs=pairs), fast
 
 
-def in_boxes(choice: Choice, stages: int) -> bool:
-    """Whether the copy engine stores the result (kernel/hopper/boxes.cuh), of a depth of so many stages.
+def has_corners(rows: int, columns: int) -> bool:
+    """Whether the loader can tell where any tile of such a result begins."""
+    return rows <= CORNER_ROWS and columns <= CORNER_COLUMNS
 
-    There have to be more than the ring has room for: before the workers have begun a tile, the loader is not to tell
-    them of the next one.
-    """
-    return choice.splits == 1 and choice.tile == TILES[0] and stages > RING_GRANULES // choice.tile.granules
+
+def in_boxes(choice: Choice) -> bool:
+    """Whether the copy engine stores the result (kernel/hopper/boxes.cuh)."""
+    return choice.splits == 1 and choice.tile == TILES[0]
 
 
 def _wide_first(offered: tuple[Offer[Choice], ...]) -> tuple[Offer[Choice], ...]:

@@ -186,7 +186,7 @@ def test_a_trap_in_one_block_of_a_pair_ends_the_other(monkeypatch, seed):
 
 
 IN_BOXES = """
-.input x : {dtype}[300, 328]
+.input x : {dtype}[300, {depth}]
 .input w : {dtype}[{weights}]
 .input bias : {dtype}[520]
 .input image : {dtype}[2, 12, 14, 40]
@@ -200,24 +200,30 @@ main:
     EW.add y, h, h
     CONV g, image, kernel pads=[1, 1, 1, 1] act=relu
     EW.add z, g, g
-    GEMM h, y[:, :328], w{turned}{epilogue}
+    GEMM h, y[:, :{depth}], w{turned}{epilogue}
     EW.add y, y, h
     HALT
 """
 
 
 @pytest.mark.parametrize(
-    ("dtype", "shared", "turned", "epilogue"),
-    [("bf16", "b", "", ""), ("f16", "a", ".T", " bias=bias act=gelu"), ("bf16", "", ".T", " bias=bias act=relu")],
+    ("dtype", "depth", "shared", "turned", "epilogue"),
+    [
+        ("bf16", 328, "b", "", ""),
+        ("f16", 328, "a", ".T", " bias=bias act=gelu"),
+        ("bf16", 328, "", ".T", " bias=bias act=relu"),
+        ("bf16", 40, "b", "", " bias=bias"),
+        ("bf16", 72, "", ".T", ""),
+    ],
 )
-def test_results_that_leave_in_boxes(monkeypatch, dtype, shared, turned, epilogue):
+def test_results_that_leave_in_boxes(monkeypatch, dtype, depth, shared, turned, epilogue):
     """The copy engine reads a tile's result while the next one is under way, and writes all before others read it."""
     choice = Choice(tilings.TILES[0], 1, shared)
     plain = Choice(tilings.TILES[0], 1)
     offered = lambda *_shape, pairs=False, **_which: (Offer(choice if pairs else plain, 0.0),)  # noqa: E731
     monkeypatch.setattr(tilings, "offers", offered)
-    weights = "520, 328" if turned else "328, 520"
-    program = assemble(IN_BOXES.format(dtype=dtype, weights=weights, turned=turned, epilogue=epilogue))
+    weights = f"520, {depth}" if turned else f"{depth}, 520"
+    program = assemble(IN_BOXES.format(dtype=dtype, depth=depth, weights=weights, turned=turned, epilogue=epilogue))
     rng = np.random.default_rng(5)
     inputs = {
         name: values(rng, program.by_name[name].descriptor.bounds, DType[dtype.upper()])

@@ -2,9 +2,8 @@
 // tensor cores wait for is what lies between two main loops, at about five clocks for each instruction: so all here is of one
 // shape, what does not depend on the tile is in registers, and where the tile lies the loader has worked out already.
 //
-// A stage has one slice, and the depth more stages than the ring has room for. Rows of the result lie at one distance and are made
-// of whole chunks of 16 bytes; a bias of 16 bits, and relu or gelu behind it, are all that may happen to sums. The host says so:
-// in_boxes in paths/tilings.py, is_in_boxes in paths/epilogue.py.
+// A stage has one slice. Rows of the result lie at one distance and are made of whole chunks of 16 bytes; a bias of 16 bits, and relu
+// or gelu behind it, are all that may happen to sums. The host says so: in_boxes in paths/tilings.py, is_in_boxes in paths/epilogue.py.
 #pragma once
 #ifdef HOPPER
 #include "hopper/gemm.cuh"
@@ -28,11 +27,9 @@ struct HopperBoxes {
         EarlyBias bias{};
         for (bool first = true;; first = false) {
             if (first && !me.wait_ready()) return;
-            RingPlace ahead = me.place;
-            me.wait(ahead.next(BOX_GRANULES), kind);
-            const ProductCorner corner = Kept::shared().corner;
+            const ProductCorner corner = me.corner(BOX_GRANULES, kind);
             const ProductArgs args(me.work());
-            if (what & Lines::BIAS) bias.fetch(args.bias(), corner.column, args.columns(), me.lane());
+            if (what & Lines::BIAS) bias.fetch(args.bias(), corner.column(), args.columns(), me.lane());
             multiply_any(sums, kind, !first, me);
             finish(sums, bias, what, corner, me);
             if (left == 0) break;
@@ -85,6 +82,10 @@ struct HopperBoxes {
             }
             me.release(Stage{me.place.sequence - 2, 0}, kind);
         }
+        if (stages == 1 && kept) {
+            bulk_wait_read();
+            me.release(Stage{me.place.sequence - 2, 0}, kind);
+        }
         warpgroup_wait<0>();
 #pragma unroll
         for (u32 i = 0; i < SUMS; ++i) pin(sums[i]);
@@ -93,7 +94,7 @@ struct HopperBoxes {
     // Takes the sums to the result, half of them at a time: the less code, the less comes from memory when it is first needed. The
     // first piece leaves from the warp's staging, the others from the tile's last stage, once all products are done with it.
     static DEV void finish(f32 (&sums)[SUMS], EarlyBias& bias, u32 what, const ProductCorner& corner, const Workers& me) {
-        const u32 row = corner.row + me.warp() * PIECE_ROWS, granule = me.place.granule - BOX_GRANULES;
+        const u32 row = corner.row() + me.warp() * PIECE_ROWS, granule = me.place.granule - BOX_GRANULES;
         u32 first = me.staging(), second = shared_address(shared_memory) + granule * GRANULE_BYTES + me.warp() * (BOX_PIECES - 1) * BOX_BYTES;
 #pragma unroll 1
         for (u32 turn = 0; turn < BOX_PIECES / BOXES_AT_ONCE; ++turn) {
@@ -108,7 +109,7 @@ struct HopperBoxes {
             __syncwarp();
             if (elect_one()) {
                 const void* const map = HopperProducts(me.work()).map(HopperProducts(me.work()).schedule().out_map);
-                const u32 column = corner.column + turn * BOXES_AT_ONCE * PIECE_COLUMNS;
+                const u32 column = corner.column() + turn * BOXES_AT_ONCE * PIECE_COLUMNS;
                 tensor_store_2d(map, first, column, row);
                 tensor_store_2d(map, second, column + PIECE_COLUMNS, row);
                 bulk_commit();

@@ -255,9 +255,27 @@ struct HopperGemm {
         u32 stages, width, flags;
     };
 
+    // A tile behind a work's first one, whose results are stored in lines: the loader has found out where it lies, which would take
+    // the workers longer than many a tile's products.
+    static DEV void begin_next(MainLoop& loop, EarlyBias& bias, Workers& me) {
+        const HopperProducts p(me.work());
+        const u32 warp = me.warp(), flags = p.schedule().flags, rows = p.schedule().rows, columns = ProductArgs(p.work).columns();
+        const TileLayout layout = p.layout(warp / 4);
+        const ProductCorner corner = me.corner(layout.granules, layout.kind);
+        const ProductItem at{0, 0, 0, corner.row(), corner.column(), 0, p.schedule().stages};
+        const WarpPart part(p, at, warp);
+        loop = MainLoop{layout, at.stages, part.width, flags};
+        lines_of(p, rows, columns, at, part).keep();
+        if (flags & BIAS_EARLY) bias.fetch(ProductArgs(p.work).bias(), part.column, columns, me.lane());
+    }
+
     // False if the run is over. What does not depend on operands is worked out before they are waited for.
     static DEV bool begin_item(MainLoop& loop, EarlyBias& bias, Workers& me) {
         const HopperProducts p(me.work());
+        if (Kept::place().tile != p.work.first_tile && (p.schedule().flags & (OUT_IN_LINES | BATCHED)) == OUT_IN_LINES && p.schedule().splits == 1) {
+            begin_next(loop, bias, me);
+            return true;
+        }
         if (p.schedule().splits > 1) partial_lines().keep();  // first: what is known by then has to be kept over a call
         const ProductTiles tiles = p.tiles();
         const ProductItem at = tiles.at(Kept::place().tile);

@@ -92,14 +92,19 @@ struct WarpPart {
     }
 };
 
-// Where the warp's part of a tile goes, and what happens to it before: all that is needed once the sums are there.
-DEV Lines lines_of(const HopperProducts& p, const ProductTiles& tiles, const ProductItem& at, const WarpPart& part) {
+// Where the warp's part of a tile goes, and what happens to it before: all that is needed once the sums are there. Each batch has
+// `all_rows` rows, and columns of sums.
+DEV Lines lines_of(const HopperProducts& p, u32 all_rows, u32 all_columns, const ProductItem& at, const WarpPart& part) {
     const Tensor& out = p.work.operands[0];
     const u32 what = p.schedule().what, pitch = p.schedule().pitch;
     const u32 halves = what & Lines::GLU ? 1 : 0;  // the result of glu has half the columns of the sums
-    char* to = p.has(BATCHED) ? element(out, row_offset(out, at.batch * tiles.rows + part.row)) : out.data + static_cast<u64>(part.row) * pitch;
-    const u32 rows = tiles.rows - min(tiles.rows, part.row), columns = (tiles.columns - min(tiles.columns, part.column)) >> halves;
+    char* to = p.has(BATCHED) ? element(out, row_offset(out, at.batch * all_rows + part.row)) : out.data + static_cast<u64>(part.row) * pitch;
+    const u32 rows = all_rows - min(all_rows, part.row), columns = (all_columns - min(all_columns, part.column)) >> halves;
     return Lines{to + (part.column >> halves) * 2, pitch, what | Lines::size_of(rows, columns, part.width / PIECE_COLUMNS)};
+}
+
+DEV Lines lines_of(const HopperProducts& p, const ProductTiles& tiles, const ProductItem& at, const WarpPart& part) {
+    return lines_of(p, tiles.rows, tiles.columns, at, part);
 }
 
 DEV void HopperProducts::prepare(Work& w) {
