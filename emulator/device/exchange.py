@@ -17,16 +17,16 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
 from dla.emulator.blocks import block_starts, register_accesses
-from dla.emulator.device.layout import COUNTERS, MAX_WAITS, PATH_STREAM
+from dla.emulator.device.layout import COUNTERS, MAX_WAITS, NORM_OF_ONE, PATH_STREAM
 from dla.emulator.device.paths import Schedule
-from dla.emulator.device.paths.stream import GIVES_AT, PLAIN_AT, TAKES_AT
+from dla.emulator.device.paths.stream import GIVES_AT, NORM_AT, PLAIN_AT, TAKES_AT
 from dla.isa.descriptor import Descriptor, Dynamic
 from dla.isa.program import Instruction, Program
 from dla.isa.reach import Reach
 from dla.isa.registers import Register, s
 from dla.isa.table import Role
 
-MOST_BYTES = 8192
+MOST_BYTES = 16384
 """Of a result: each block polls all of it."""
 MOST_BETWEEN = 16
 """Instructions from a giver to its taker."""
@@ -73,6 +73,9 @@ def find(program: Program, before: Sequence[Sequence[int]], schedules: Sequence[
     block = _blocks(program)
     for taker, instruction in enumerate(program.instructions):
         if not plain[taker] or block[taker] is None or len(before[taker]) > MAX_WAITS:
+            continue
+        norm = schedules[taker].detail[NORM_AT]
+        if norm and not norm & NORM_OF_ONE:
             continue
         for giver in before[taker]:
             if (

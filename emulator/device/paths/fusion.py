@@ -52,8 +52,9 @@ class Norm:
 
     def added_to(self, schedule: Schedule) -> Schedule:
         """`schedule`, the product's, with what the kernel has to know of this."""
-        detail = (*schedule.detail[: stream.NORM_AT], self.flags, int(np.float32(self.eps).view(np.uint32)))
-        return replace(schedule, detail=detail, summary=f"{schedule.summary}; does NORM {self.instruction}")
+        detail = list(schedule.detail)
+        detail[stream.NORM_AT : stream.GIVES_AT] = self.flags, int(np.float32(self.eps).view(np.uint32))
+        return replace(schedule, detail=tuple(detail), summary=f"{schedule.summary}; does NORM {self.instruction}")
 
 
 @dataclass(frozen=True)

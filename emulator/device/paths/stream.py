@@ -21,7 +21,7 @@ NARROW_UNIT, WIDE_UNIT = 16, 32
 """The same of columns that lie across. Narrow ones load more blocks evenly, wide ones more of each line of memory."""
 MOST_WIDE_ROWS = 8
 """More of them have more sums in a wide unit than a block has threads to finish them."""
-KEPT_DEPTH = {PACKED_UNIT: 4096, NARROW_UNIT: 2048, WIDE_UNIT: 2048}
+KEPT_DEPTH = {PACKED_UNIT: 8192, NARROW_UNIT: 2048, WIDE_UNIT: 2048}
 """Of a, what warps keep in registers if it has few rows, by the unit."""
 SUMS = 256
 """That a block finishes at a time: one for each of its workers."""
@@ -95,7 +95,6 @@ def _plain(instruction: Instruction, unit: int, units: int, blocks: int) -> int:
         rows not in (1, 2, 4)
         or a.bounds[-1] > KEPT_DEPTH[unit]
         or (each + 1) * unit * rows > SUMS
-        or instruction.sub == "glu"
         or len(steps) > PLAIN_STEPS
         or not set(steps) <= {"bias", "act", "residual"}
         or any(instruction.operand(name) is not None for name in ("c", "gate"))

@@ -156,15 +156,10 @@ struct HopperStream {
     template <class Way> static DEV bool wait_for_rows(const Workers& me, typename Way::Sums& sum, u32 rows) {
         const StreamSchedule& s = schedule(me.work());
         if (!s.norm) return me.wait_ready();
-        const bool go = s.half_floats ? normalise<DTYPE_F16>(s, rows) : normalise<DTYPE_BF16>(s, rows);
+        const bool go = s.half_floats ? normalise_rows<DTYPE_F16>(s, rows) : normalise_rows<DTYPE_BF16>(s, rows);
 #pragma unroll
         for (u32 i = 0; i < sizeof(sum) / sizeof(f32); ++i) reinterpret_cast<f32*>(sum)[i] = 0.0f;
         return go;
-    }
-
-    template <u32 DTYPE> static DEV bool normalise(const StreamSchedule& s, u32 rows) {
-        if (s.norm & NORM_OF_ONE) return StreamNormOfOne<DTYPE>::make(s.norm, s.eps);
-        return make_normalised_rows<DTYPE>(rows, s.norm, s.eps);
     }
 
     // A way has UNITS of UNIT columns go through its panels together, each SPANS of the depth, and keeps PANELS of a. EARLY: it has
@@ -241,13 +236,6 @@ struct HopperStream {
             }
             if (end < share.end) me.sync();  // the next sums go to the same place
         }
-    }
-    // In order of the warps, which is that of the depth.
-    static DEV f32 add_warps(const f32* sums) {
-        f32 v = sums[0];
-#pragma unroll
-        for (u32 i = 1; i < WORKER_WARPS; ++i) v += sums[i * WARP_SUMS];
-        return v;
     }
 };
 #endif

@@ -51,7 +51,7 @@ template <u32 GROUPS> struct AcrossRows {
 template <u32 WIDTH, u32 GROUPS> struct AcrossStream {
     static constexpr u32 LINE = WIDTH * 2;  // bytes: as wide as its swizzle
     static constexpr u32 UNIT = WIDTH, UNITS = 1, SPAN = ACROSS_GRANULES * GRANULE_BYTES / LINE, SPANS = 2 / GROUPS;
-    static constexpr u32 STEPS = SPAN / WORKER_WARPS / 32, TILES = WIDTH / 16, PANELS = TILES * GROUPS;
+    static constexpr u32 STEPS = SPAN / WORKER_WARPS / 32, TILES = WIDTH / 16, PANELS = TILES * GROUPS, MOST_PANELS = PANELS;
     static constexpr bool SPREAD = true, EARLY = true;
     static_assert(WIDTH * GROUPS * 8 <= WORKER_THREADS, "each thread finishes one sum");
     using Rows = AcrossRows<GROUPS>;

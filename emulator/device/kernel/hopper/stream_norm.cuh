@@ -5,6 +5,12 @@
 #include "rows.cuh"
 #include "hopper/stream_operands.cuh"
 
+// Small results that one product leaves and the next takes as they come, besides the ordinary way. A word of two neighbours is
+// all ones until they are there, which no result is: conversions give another NaN. Nobody else writes it, it is written once
+// in a launch, and says nothing of other words; so neither side orders anything.
+constexpr u32 NOT_THERE = ~0u;
+DEV char* exchange_at(u32 place) { return place ? Kept::shared().exchange + static_cast<u64>(place - 1) * CHUNK_BYTES : nullptr; }
+
 template <u32 DTYPE> DEV float2 unpack_pair(u32 word) {
     if (DTYPE == DTYPE_BF16) return make_float2(__uint_as_float(word << 16), __uint_as_float(word & 0xffff0000u));
     return make_float2(f32_from_f16(static_cast<u16>(word)), f32_from_f16(static_cast<u16>(word >> 16)));
@@ -126,7 +132,7 @@ template <u32 DTYPE> DEV_CALL bool make_normalised_rows(u32 rows, u32 flags, f32
 
 // The same of one row in which each thread has a vector at most, as most have: straight code, and the vector in registers.
 template <u32 DTYPE> struct StreamNormOfOne {
-    static DEV_CALL bool make(u32 flags, f32 eps) {
+    static DEV_CALL bool make(u32 flags, f32 eps, u32 takes) {
         const Workers me;
         const Work& w = in_shared(me.work());
         const Tensor& x = w.operands[1];
@@ -135,10 +141,10 @@ template <u32 DTYPE> struct StreamNormOfOne {
         StreamChannels<DTYPE> channels(w, flags);
         channels.load(first);
         const f32 share = mean_share(vectors);
-        const char* from = element(x, 0) + first * VECTOR_BYTES;
+        const char* from = (takes ? exchange_at(takes) : element(x, 0)) + first * VECTOR_BYTES;
         f32* const exchange = reinterpret_cast<f32*>(shared_memory + STAGING_AT);
         if (!me.wait_ready()) return false;
-        const uint4 raw = range_in_bounds(x, from, VECTOR_BYTES) ? *reinterpret_cast<const uint4*>(from) : make_uint4(0, 0, 0, 0);
+        const uint4 raw = takes ? taken(from) : range_in_bounds(x, from, VECTOR_BYTES) ? *reinterpret_cast<const uint4*>(from) : make_uint4(0, 0, 0, 0);
         f32 centre = 0.0f;
         if (flags & NORM_CENTRED) centre = fold(exchange, mine ? sum(raw, [](f32 v) { return v; }) : 0.0f, me) * share;
         const f32 power = sum(raw, [&](f32 v) { return (v - centre) * (v - centre); });
@@ -149,6 +155,17 @@ template <u32 DTYPE> struct StreamNormOfOne {
     }
 
   private:
+    // From the exchange. After a trap, whatever is there: the other warps count on this one.
+    static DEV uint4 taken(const char* from) {
+        const Launch* const launch = shared_state().launch;
+        uint4 raw;
+        const auto look = [&] {
+            raw = load_relaxed_16(reinterpret_cast<const f32*>(from));
+            return __all_sync(0xffffffffu, max(max(raw.x, raw.y), max(raw.z, raw.w)) != NOT_THERE);
+        };
+        if (!spin(launch, look, [&] { raise(launch, TRAP_TIMEOUT, present_instruction(), WAITED_FOR_RESULTS); })) stop(shared_state());
+        return raw;
+    }
     template <class F> static DEV f32 sum(const uint4& raw, F of) {
         f32 terms[VECTOR];
 #pragma unroll
@@ -170,4 +187,10 @@ template <u32 DTYPE> struct StreamNormOfOne {
         return ((low.x + low.y) + (low.z + low.w)) + ((high.x + high.y) + (high.z + high.w));
     }
 };
+
+// Whichever of the two: rows of the present work, by its schedule.
+template <u32 DTYPE> DEV bool normalise_rows(const StreamSchedule& s, u32 rows) {
+    if (s.norm & NORM_OF_ONE) return StreamNormOfOne<DTYPE>::make(s.norm, s.eps, s.takes);
+    return make_normalised_rows<DTYPE>(rows, s.norm, s.eps);
+}
 #endif

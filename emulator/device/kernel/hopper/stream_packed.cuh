@@ -23,7 +23,7 @@ DEV u32 stream_column(u32 lane) { return (lane >> 3) | (lane >> 2 & 1) << 2; }
 // Up to 4 rows of a. b is the left operand: a lane's chunk is its fragment, of which words 0 and 2 count as row g, words 1
 // and 3 as row g + 8. Row m of a stands in column 2 m with words 0 and 2, and in column 2 m + 1 with words 1 and 3.
 template <class T> struct FewRows {
-    static constexpr u32 PANELS = 2;
+    static constexpr u32 PANELS = 2, MOST_PANELS = 4;  // of a, that PlainStream keeps
     static constexpr bool EARLY = true;
     struct Chunk {
         u32 words[2];
@@ -49,7 +49,7 @@ template <class T> struct FewRows {
 
 // Up to 16. b is the right operand: a lane's chunk is its fragment of two multiplications.
 template <class T> struct ManyRows {
-    static constexpr u32 PANELS = 1;
+    static constexpr u32 PANELS = 1, MOST_PANELS = 1;
     static constexpr bool EARLY = false;
     struct Chunk {
         uint4 low, high;
@@ -78,7 +78,7 @@ template <class T> struct ManyRows {
 // ---- a lane's part ----
 
 template <class R> struct PackedStream {
-    static constexpr u32 UNIT = PACKED_UNIT, UNITS = 2, SPAN = PACKED_SPAN, SPANS = 2, PANELS = R::PANELS;
+    static constexpr u32 UNIT = PACKED_UNIT, UNITS = 2, SPAN = PACKED_SPAN, SPANS = 2, PANELS = R::PANELS, MOST_PANELS = R::MOST_PANELS;
     static constexpr u32 STEPS = SPAN / WORKER_WARPS / 32;  // one chunk each
     static constexpr bool SPREAD = false, EARLY = R::EARLY;
     using Rows = R;

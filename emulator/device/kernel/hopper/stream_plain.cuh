@@ -4,28 +4,24 @@
 #pragma once
 #ifdef HOPPER
 #include "hopper/stream_across.cuh"
+#include "hopper/stream_norm.cuh"
 #include "hopper/stream_packed.cuh"
-
-// Small results that one product leaves and the next takes as they come, besides the ordinary way. A word of two neighbours is
-// all ones until they are there, which no result is: conversions give another NaN. Nobody else writes it, it is written once
-// in a launch, and says nothing of other words; so neither side orders anything.
-constexpr u32 NOT_THERE = ~0u;
-DEV char* exchange_at(u32 place) { return place ? Kept::shared().exchange + static_cast<u64>(place - 1) * CHUNK_BYTES : nullptr; }
 
 // A lane's part of a, row-major: its first chunk, and the depth that is left from there on; 0 without a row.
 struct PlainRow {
     const Tensor& tensor;
+    bool inside;  // this block's shared memory
     const char* at;
     u32 left;
 
-    DEV PlainRow(const Tensor& a, const char* from, u32 row, u32 rows, u32 depth) : tensor(a) {
+    DEV PlainRow(const Tensor& a, const char* from, bool shared, u32 row, u32 rows, u32 depth) : tensor(a), inside(shared) {
         const u32 all = a.dims[a.rank - 1];
         at = from + (row < rows ? row * all + depth : 0) * 2;
         left = row < rows && depth < all ? all - depth : 0;
     }
     DEV uint4 load(u32 depth) const {
         const char* p = at + depth * 2;
-        if (depth >= left || !range_in_bounds(tensor, p, CHUNK_BYTES)) return make_uint4(0, 0, 0, 0);
+        if (depth >= left || !(inside || range_in_bounds(tensor, p, CHUNK_BYTES))) return make_uint4(0, 0, 0, 0);
         return *reinterpret_cast<const uint4*>(p);
     }
     // From the exchange, whatever is there.
@@ -80,6 +76,14 @@ struct PlainResult {
     }
 };
 
+// In order of the warps, which is that of the depth.
+DEV f32 add_warps(const f32* sums) {
+    f32 v = sums[0];
+#pragma unroll
+    for (u32 i = 1; i < WORKER_WARPS; ++i) v += sums[i * WARP_SUMS];
+    return v;
+}
+
 template <class Way> struct PlainStream {
     static DEV_CALL void run() {
         const u32 taken = Kept::taken();
@@ -96,20 +100,25 @@ template <class Way> struct PlainStream {
         typename Way::Weights b;
         way.load(b, me, way.two(count, 0));
 
-        const u32 takes = s.takes;
-        const PlainRow source(args.a(), takes ? exchange_at(takes) : args.a().data, Way::Rows::row_of(lane), rows,
-                              warp * (Way::SPAN / WORKER_WARPS) + lane % 4 * 8);
-        const u32 index = thread >> shift;
-        const u32 column = Way::SPREAD ? (block + index / Way::UNIT * gridDim.x) * Way::UNIT + index % Way::UNIT
-                                       : (block * each + min(block, more)) * Way::UNIT + index;
+        const u32 norm = s.norm, takes = s.takes;
+        const char* const from = norm ? shared_memory + NORMALISED_AT : takes ? exchange_at(takes) : args.a().data;
+        const PlainRow source(args.a(), from, norm, Way::Rows::row_of(lane), rows, warp * (Way::SPAN / WORKER_WARPS) + lane % 4 * 8);
+        const bool glu = args.sub() == GEMM_GLU;
+        const u32 index = thread >> shift, unit_columns = glu ? Way::UNIT / 2 : Way::UNIT;
+        const u32 column = Way::SPREAD ? (block + index / unit_columns * gridDim.x) * unit_columns + index % unit_columns
+                                       : (block * each + min(block, more)) * unit_columns + index;
         const u32 row = thread & rows - 1, columns = args.out().dims[args.out().rank - 1];
-        PlainResult result(args, index < count * Way::UNIT && column < columns, row, column, s.half_floats);
+        PlainResult result(args, index < count * unit_columns && column < columns, row, column, s.half_floats);
         if (s.gives && result.exists && column % 2 == 0) result.others = reinterpret_cast<u32*>(exchange_at(s.gives) + (row * columns + column) * 2);
-        wait_phase(&Kept::shared().ready[taken % WORKS], taken / WORKS % 2);
-        if (!static_cast<const volatile Work&>(w).go) return;
+        if (norm) {
+            if (!(s.half_floats ? normalise_rows<DTYPE_F16>(s, rows) : normalise_rows<DTYPE_BF16>(s, rows))) return;
+        } else {
+            wait_phase(&Kept::shared().ready[taken % WORKS], taken / WORKS % 2);
+            if (!static_cast<const volatile Work&>(w).go) return;
+        }
         result.fetch(args, column);
-        typename Way::Chunks a[Way::PANELS] = {};
-        if (takes) take(a, source, way.panels(s), lane);
+        Panels a = {};
+        if (takes && !norm) take(a, source, way.panels(s), lane);
         else load(a, source, way.panels(s), lane);
 
         f32* const sums = reinterpret_cast<f32*>(shared_memory + STAGING_AT);
@@ -117,7 +126,7 @@ template <class Way> struct PlainStream {
         for (u32 unit = 0; unit < count; unit += Way::UNITS) {
             typename Way::Sums sum = {};
 #pragma unroll
-            for (u32 k = 0; k < Way::PANELS; ++k) {
+            for (u32 k = 0; k < Way::MOST_PANELS; ++k) {
                 if (k >= way.panels(s)) break;
                 const bool two = way.two(count - unit, k);
                 if (unit + k) way.load(b, me, two);
@@ -128,22 +137,21 @@ template <class Way> struct PlainStream {
         me.sync();
         u32 bits = 0;
         if (result.exists) {
-            f32 v = sums[thread];  // of the warps in order, which is that of the depth
-#pragma unroll
-            for (u32 i = 1; i < WORKER_WARPS; ++i) v += sums[thread + i * WARP_SUMS];
-            bits = result.finish(result.alpha * v, args);
+            f32 v = result.alpha * add_warps(sums + (glu ? 2 * index * rows + row : thread));
+            if (glu) v = activate_any(args.unit(), v, 0.0f) * (result.alpha * add_warps(sums + (2 * index + 1) * rows + row));
+            bits = result.finish(v, args);
         }
         result.store(bits, rows, args.out());
     }
 
   private:
     using Rows = typename Way::Rows;
-    using Panels = typename Way::Chunks[Way::PANELS];
+    using Panels = typename Way::Chunks[Way::MOST_PANELS];
 
     // f(chunk, depth) for what this lane has of a.
     template <class F> static DEV void each_chunk(Panels& a, u32 panels, F f) {
 #pragma unroll
-        for (u32 j = 0; j < Way::PANELS; ++j) {
+        for (u32 j = 0; j < Way::MOST_PANELS; ++j) {
             if (j >= panels) break;
 #pragma unroll
             for (u32 span = 0; span < Way::SPANS; ++span)
