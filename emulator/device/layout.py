@@ -27,7 +27,7 @@ A_ACROSS, B_ACROSS, HALF_FLOATS, BATCHED, B_CONSTANT, BIAS_EARLY = (1 << i for i
 OUT_IN_LINES, A_WHOLE, B_WHOLE, A_SHARED, B_SHARED = (1 << i for i in range(6, 11))
 FLOATS, EXACT, BY_PIECES, OUT_IN_CHUNKS, OUT_IN_BOXES, TRANSPOSED = (1 << i for i in range(11, 17))
 PAIR = 2
-FLASH_WIDE, FLASH_F16 = 1, 2
+FLASH_WIDE, FLASH_F16, FLASH_HALVES = 1, 2, 4
 NORM_ROWS, NORM_CENTRED, NORM_GAIN, NORM_BIAS, BIAS_FIRST, NORM_OF_ONE = (1 << i for i in range(6))
 STREAM_NORM_ELEMENTS = 4096
 CHANNELS_SLOT = MAX_OPERANDS - 1
@@ -81,6 +81,7 @@ CONSTANTS: dict[str, tuple[int, str]] = {
     "B_SHARED": (B_SHARED, "the blocks of a pair have tiles one below the other, and share b"),
     "FLASH_WIDE": (FLASH_WIDE, "flags of a FlashSchedule: more than 64 columns of q, k or v"),
     "FLASH_F16": (FLASH_F16, "f16, else bf16"),
+    "FLASH_HALVES": (FLASH_HALVES, "tiles of half as many queries, for one of the warpgroups"),
     "NORM_ROWS": (NORM_ROWS, "flags of a StreamSchedule's norm: rows of a are those of a NORM's x,"),
     "NORM_CENTRED": (NORM_CENTRED, "of a NORM.layer,"),
     "NORM_GAIN": (NORM_GAIN, "with a gain"),

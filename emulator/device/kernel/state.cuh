@@ -98,6 +98,7 @@ struct WorkerPlace {
         struct {
             u32 step, query;   // the next step of its walk, and the tile's first query
             u32 head, sample;  // of the tile
+            u32 last;          // there is no tile behind it
         } attention;
         struct {
             u32 none;                // no Lines: see below

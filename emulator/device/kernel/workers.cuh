@@ -135,7 +135,7 @@ DEV void work() {
                 begin_hot(next.taken);
                 Workers workers;
                 HopperFlash::run(workers);
-                next = NextWork::behind(Kept::taken());
+                next = NextWork::behind(Kept::taken(), HopperFlash::has_said());
                 break;
             }
 #endif

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from dla.emulator.device.layout import FLASH_F16, FLASH_WIDE, PATH_FLASH, PATH_GENERIC
+from dla.emulator.device.layout import FLASH_F16, FLASH_HALVES, FLASH_WIDE, PATH_FLASH, PATH_GENERIC
 from dla.emulator.device.paths.tensor_map import ALIGNMENT, MAX_STRIDE, TensorMap
 from dla.emulator.device.paths.types import Context, Schedule
 from dla.isa.descriptor import Descriptor, Dynamic
@@ -12,7 +12,7 @@ from dla.isa.dtypes import DType
 from dla.isa.program import Instruction
 
 TILE = 128
-"""Queries of a tile, and keys of one of its steps."""
+"""Queries of a tile (half as many, where that still makes one tile for each block), and keys of one of its steps."""
 PANEL = 64
 """Columns that one swizzled row of 128 bytes has."""
 MOST_COLUMNS = 128
@@ -43,9 +43,12 @@ def schedule(instruction: Instruction, context: Context) -> Schedule | None:
         return None
     flags = (FLASH_WIDE if columns > PANEL else 0) | (FLASH_F16 if q.dtype is DType.F16 else 0)
     paired = _paired_heads(q, v) if instruction.attributes.get("causal") else 0
-    detail = (*(context.map_index(m) for m in maps if m is not None), flags, paired)
     samples, heads, queries, _ = q.bounds
-    return Schedule(PATH_FLASH, detail, f"{TILE} queries x {TILE} keys", samples * heads * math.ceil(queries / TILE))
+    tile = TILE
+    if samples * heads * math.ceil(queries / (TILE // 2)) <= context.target.blocks:
+        tile, paired, flags = TILE // 2, 0, flags | FLASH_HALVES  # there are blocks enough
+    detail = (*(context.map_index(m) for m in maps if m is not None), flags, paired)
+    return Schedule(PATH_FLASH, detail, f"{tile} queries x {TILE} keys", samples * heads * math.ceil(queries / tile))
 
 
 def few_queries(instruction: Instruction, context: Context) -> Schedule | None:

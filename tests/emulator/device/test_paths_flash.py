@@ -7,7 +7,7 @@ import pytest
 
 from dla.assembler import assemble
 from dla.emulator.compare import compare
-from dla.emulator.device.layout import FLASH_F16, FLASH_WIDE, PATH_FLASH, PATH_GENERIC
+from dla.emulator.device.layout import FLASH_F16, FLASH_HALVES, FLASH_WIDE, PATH_FLASH, PATH_GENERIC
 from dla.emulator.device.machine import DeviceMachine
 from dla.emulator.device.paths import Context, Schedule, Target, flash, schedule
 from dla.emulator.result import Result
@@ -51,10 +51,21 @@ def test_16_bit_floats_go_to_wgmma(dtype, depth, flags):
     """The flags say the type, and whether more than 64 columns are needed; a map for each of q, k, v."""
     found, context = scheduled(attention(**same(dtype, 2, 4, 100, depth)))
     assert found.path == PATH_FLASH
-    assert found.detail[3] == flags
+    assert found.detail[3] == flags | FLASH_HALVES
     maps = list(context.maps)
     assert [m.dims for m in maps] == [(depth, 100, 4, 2, 1)] * 3
     assert all(m.strides[:3] == (depth * 2, depth * 200, depth * 800) for m in maps)
+
+
+@pytest.mark.parametrize(
+    ("heads", "queries", "halves"),
+    [(12, 128, True), (66, 128, True), (67, 128, False), (12, 704, True), (12, 705, False)],
+)
+def test_few_tiles_are_of_one_warpgroup(heads, queries, halves):
+    """Tiles of half as many queries, as long as there is a block for each."""
+    found, _ = scheduled(attention("causal", **same("bf16", 1, heads, queries, 64)))
+    assert bool(found.detail[3] & FLASH_HALVES) is halves
+    assert found.tiles == heads * -(-queries // (64 if halves else 128))
 
 
 @pytest.mark.parametrize(
@@ -138,6 +149,8 @@ def kv(
 
 CASES = {
     "one tile": ("", kv("bf16", 1, 2, 2, 128, 128, 64), {}),
+    "halves": ("causal window=300", kv("bf16", 1, 2, 1, 128, 500, 128), {}),
+    "half a tile": ("", kv("f16", 2, 2, 2, 50, 300, 64), {}),
     "blocks": ("", kv("bf16", 2, 3, 3, 300, 517, 64), {}),
     "wide": ("", kv("bf16", 2, 3, 3, 300, 517, 128), {}),
     "half": ("causal", kv("f16", 1, 4, 2, 333, 333, 64), {}),
@@ -174,8 +187,8 @@ CASES = {
 
 
 SMALL = (
-    "one tile", "half", "wide half", "steep", "wide steep", "more queries", "half a token", "token softcap",
-    "masked token", "five tokens", "rows beyond a tile", "one split", "no key",
+    "one tile", "halves", "half a tile", "half", "wide half", "steep", "wide steep", "more queries", "half a token",
+    "token softcap", "masked token", "five tokens", "rows beyond a tile", "one split", "no key",
 )  # fmt: skip
 
 
@@ -205,6 +218,34 @@ def test_tiles_in_pairs_and_the_rest_are_all_tiles(monkeypatch, queries, heads, 
     given = tensors(program, {}, np.random.default_rng(9))
     result = Result(session.run(given).outputs, {}, {}, "cpu", 0.0)
     assert [c for c in compare(program, given, result) if not c.ok] == []
+
+
+CHAIN = """
+.input q : bf16[1, 2, 100, 64]
+.input k : bf16[1, 2, 200, 64]
+.input v : bf16[1, 2, 200, 64]
+.scratch a : bf16[1, 2, 100, 64]
+.scratch b : bf16[1, 2, 100, 64]
+.output y : bf16[1, 2, 100, 64]
+main:
+    ATTENTION a, q, k, v causal
+    ATTENTION b, a, k, v
+    ATTENTION a, b, v, k causal
+    ATTENTION y, a, k, v
+    HALT
+"""
+
+
+@pytest.mark.skipif(cpu_machine.COMPILER is None, reason="no g++, which compiles the kernel for the CPU")
+@pytest.mark.parametrize("seed", range(3))
+def test_a_chain_on_the_emulated_device(seed):
+    """Each waits for the one before, whose warps have said that they are done before they come back."""
+    program = assemble(CHAIN)
+    given = tensors(program, {}, np.random.default_rng(6))
+    session = CpuSession(program, hopper=True, seed=seed)
+    outputs = session.run(given).outputs
+    assert [c for c in compare(program, given, Result(outputs, {}, {}, "cpu", 0.0)) if not c.ok] == []
+    assert session.run(given).outputs["y"].tobytes() == outputs["y"].tobytes()
 
 
 GROWING = """

@@ -8,7 +8,6 @@
 #include "hopper/flash_tiles.cuh"
 #include "hopper/multiply.cuh"
 
-constexpr u32 FLASH_TURN = FIRST_FREE_BARRIER;        // and one more: the warpgroup whose turn it is
 constexpr u32 FLASH_GROUP = FIRST_FREE_BARRIER + 2;   // and one more: within a warpgroup
 constexpr u32 PANEL_BYTES = FLASH_KEYS * LINE_BYTES;  // 64 columns of 128 queries, keys or values
 constexpr u32 PANEL_GRANULES = PANEL_BYTES / GRANULE_BYTES;
@@ -117,18 +116,16 @@ template <class T, u32 WIDTH> struct FlashAttention {
         if (key >= c.all_first && key + static_cast<i32>(FLASH_KEYS) <= c.all_end) return;
         const AttentionArgs& args = AttentionArgs::of(me.work());
         const i32 keys = static_cast<i32>(args.v().dims[2]), per_row = args.causal() ? 1 : 0;
+        const i32 row = Kept::warp() % 4 * 16 + thread_index_anew() % WARP / 4, column = key + thread_index_anew() % 4 * 2;
+        if (key < c.all_first) hide(s, [&](i32 at, i32 more) { return at < c.all_first - static_cast<i32>(BLOCK_ROWS - 1) + row + more - column; });
+        if (key + static_cast<i32>(FLASH_KEYS) > c.all_end)
+            hide(s, [&](i32 at, i32 more) { return at >= min(c.all_end + (row + more) * per_row, keys) - column; });
+    }
+    // Of keys `at` behind a lane's first one, for its first row, or the one `more` below.
+    template <class Hidden> static DEV void hide(f32 (&s)[SCORES], Hidden hidden) {
 #pragma unroll
-        for (u32 half = 0; half < 2; ++half) {
-            const i32 lane = thread_index_anew() % WARP, row = Kept::warp() % 4 * 16 + lane / 4 + 8 * half;
-            const i32 column = key + lane % 4 * 2;
-            const i32 from = c.all_first - static_cast<i32>(BLOCK_ROWS - 1) + row - column, to = min(c.all_end + row * per_row, keys) - column;
-#pragma unroll
-            for (i32 i = 0; i < static_cast<i32>(SCORES) / 4; ++i)
-#pragma unroll
-                for (i32 e = 0; e < 2; ++e) {
-                    if (i * 8 + e < from || i * 8 + e >= to) s[4 * i + 2 * half + e] = -infinity();
-                }
-        }
+        for (i32 i = 0; i < static_cast<i32>(SCORES); ++i)
+            if (hidden(i / 4 * 8 + i % 2, i / 2 % 2 * 8)) s[i] = -infinity();
     }
     static DEV void find_top(f32 (&top)[2], const f32 (&s)[SCORES]) {
         f32 high[2][2];
@@ -140,16 +137,19 @@ template <class T, u32 WIDTH> struct FlashAttention {
 #pragma unroll
         for (u32 half = 0; half < 2; ++half) top[half] = fmaxf(high[half][0], high[half][1]);
     }
-    // Lets the bases follow the maxima. `top`: of what a lane has of its rows.
-    static DEV void raise(Running& r, const f32 (&top)[2], f32 factor) {
-        warpgroup_wait<0>();
-        pin_all(r.outputs);
+    // Lets the bases follow the maxima. `top`: of what a lane has of its rows. FIRST: there are no sums yet.
+    template <bool FIRST = false> static DEV void raise(Running& r, const f32 (&top)[2], f32 factor) {
+        if (!FIRST) {
+            warpgroup_wait<0>();
+            pin_all(r.outputs);
+        }
 #pragma unroll
         for (u32 half = 0; half < 2; ++half) {
             f32 row = fmaxf(top[half], __shfl_xor_sync(0xffffffffu, top[half], 1));
             row = fmaxf(row, __shfl_xor_sync(0xffffffffu, row, 2));
             const f32 base = fmaxf(r.base[half], row * factor), shrink = fast_exp2(r.base[half] - base);
             r.base[half] = base;
+            if (FIRST) continue;
             r.total[half] *= shrink;
 #pragma unroll
             for (u32 i = 0; i < OUTPUTS / 4; ++i) {
@@ -194,7 +194,7 @@ template <class T, u32 WIDTH> struct FlashAttention {
         f32 top[2], sum[2];
         if (FIRST) {
             find_top(top, s);
-            raise(r, top, factor);
+            raise<true>(r, top, factor);
         }
         soften_into(p, sum, s, r, factor);
         if (!FIRST && __any_sync(0xffffffffu, fmaxf(sum[0], sum[1]) > MOST)) {
@@ -214,9 +214,6 @@ template <class T, u32 WIDTH> struct FlashAttention {
 #pragma unroll
         for (u32 i = 0; i < N; ++i) pin(v[i]);
     }
-    // The warpgroups take turns at starting products, or both would wait for the same unit at the same time.
-    static DEV void wait_turn(u32 group) { named_barrier(FLASH_TURN + anew(group), WORKER_THREADS); }
-    static DEV void pass_turn(u32 group) { named_barrier_arrive(FLASH_TURN + (anew(group) ^ 1), WORKER_THREADS); }
     // Done with the stage that is `back` before the next one.
     static DEV void release(Workers& me, u32 back) { me.release(Stage{me.place.sequence - back, 0}); }
 
@@ -321,7 +318,7 @@ template <class T, u32 WIDTH> struct FlashAttention {
     static DEV void run(Workers& me) {
         me.wait_placed();
         if (me.warp() / 4 == 1) pass_turn(1);  // group 0 begins
-        Kept::place().attention.step = 0;
+        Kept::place().attention.step = Kept::place().attention.last = 0;
         for (;;) {
             Running r;
             {
@@ -332,6 +329,7 @@ template <class T, u32 WIDTH> struct FlashAttention {
                 t.see(s);
                 __syncwarp();  // every lane has read the step
                 Kept::place().attention.step = walk.step;
+                Kept::place().attention.last = walk.is_over();
                 Kept::place().attention.query = t.query;
                 Kept::place().attention.head = t.head;
                 Kept::place().attention.sample = t.sample;
@@ -342,23 +340,34 @@ template <class T, u32 WIDTH> struct FlashAttention {
                 }
 #pragma unroll
                 for (u32 i = 0; i < OUTPUTS; ++i) r.outputs[i] = 0.0f;
-                if (!me.wait_ready()) break;  // here, where what it takes to begin is known
+                if (!me.wait_ready()) {  // here, where what it takes to begin is known
+                    Kept::place().attention.last = 0;
+                    break;
+                }
+                if (me.warp() / 4 == 1 && FlashTiles::in_halves(me.work())) {
+                    if (t.begin < t.end) me.place = follow_flash_tile(me.place, GRANULES_EACH, (t.end - t.first_block + FLASH_KEYS - 1) / FLASH_KEYS);
+                    flash_tile_ends();
+                    if (Kept::place().attention.last) break;
+                    continue;
+                }
                 if (t.begin < t.end) attend(s, t, r, me);
             }
+            if (Kept::place().attention.last && me.warp() / 4 == 0) wait_turn(0);
 #pragma unroll
             for (u32 panel = 0; panel < WIDTH / 64; ++panel) {
                 FlashPanel part;
 #pragma unroll
                 for (u32 i = 0; i < 32; ++i) part.outputs[i] = r.outputs[panel * 32 + i];
-                store_panel<T>(part, r.base[0], r.base[1], r.total[0], r.total[1], panel);
+                store_panel<T>(part, r.base[0], r.base[1], r.total[0], r.total[1], panel, panel + 1 == WIDTH / 64);
             }
+            if (Kept::place().attention.last) return;
         }
         if (me.warp() / 4 == 0) wait_turn(0);  // takes up what group 1 passed last
     }
 };
 
 struct HopperFlash {
-    static DEV const FlashSchedule& schedule(const Work& w) { return *reinterpret_cast<const FlashSchedule*>(w.detail); }
+    static DEV const FlashSchedule& schedule(const Work& w) { return FlashTiles::schedule(w); }
 
     static DEV u32 tiles(const Work& w) {
         const FlashTiles all(w);
@@ -385,34 +394,34 @@ struct HopperFlash {
             const bool going_on = loader.claim(stage, panels * PANEL_GRANULES, panels * PANEL_BYTES);
             if (!ready) loader.wait_ready();  // with its first stages claimed
             ready = true;
+            u32 key = t.first_block;
+            // The first keys before the queries, which are soon in registers. The keys of a block come before the values of the one before.
+            if (going_on) k.load(loader.address(stage), loader.full(stage), panels, key, key_head, t.sample);
             q.load(loader.address(queries), loader.full(queries), panels, t.query, t.head, t.sample);
             if (!going_on) return;
-            // The keys of a block come before the values of the one before.
-            u32 key = t.first_block;
 #pragma unroll 1
             for (;;) {
-                k.load(loader.address(stage), loader.full(stage), panels, key, key_head, t.sample);
-                const bool last = key + FLASH_KEYS >= t.end;
-                if (key > t.first_block) {
-                    if (!loader.claim(stage, panels * PANEL_GRANULES, panels * PANEL_BYTES)) return;
-                    v.load(loader.address(stage), loader.full(stage), panels, key - FLASH_KEYS, key_head, t.sample);
-                }
                 key += FLASH_KEYS;
-                if (last) break;
+                if (key < t.end) {
+                    if (!loader.claim(stage, panels * PANEL_GRANULES, panels * PANEL_BYTES)) return;
+                    k.load(loader.address(stage), loader.full(stage), panels, key, key_head, t.sample);
+                }
                 if (!loader.claim(stage, panels * PANEL_GRANULES, panels * PANEL_BYTES)) return;
+                v.load(loader.address(stage), loader.full(stage), panels, key - FLASH_KEYS, key_head, t.sample);
+                if (key >= t.end) break;
             }
-            if (!loader.claim(stage, panels * PANEL_GRANULES, panels * PANEL_BYTES)) return;
-            v.load(loader.address(stage), loader.full(stage), panels, key - FLASH_KEYS, key_head, t.sample);
         }
     }
 
     static DEV void run(Workers& me) {
-        switch (schedule(me.work()).flags) {
+        switch (schedule(me.work()).flags & (FLASH_WIDE | FLASH_F16)) {
             case 0: FlashAttention<Bf16, 64>::run(me); break;
             case FLASH_WIDE: FlashAttention<Bf16, 128>::run(me); break;
             case FLASH_F16: FlashAttention<F16, 64>::run(me); break;
             default: FlashAttention<F16, 128>::run(me); break;
         }
     }
+    // Whether the others know already that this warp is done with the work.
+    static DEV bool has_said() { return Kept::place().attention.last != 0; }
 };
 #endif

@@ -18,9 +18,15 @@ DEV_CALL void store_flash_lse(u32 at, f32 base, f32 total) {
     store_lse(lse, to, base / LOG2_E, total);
 }
 
+// This warp has stored its part of a tile. If that is the work's last one, the others are told at once.
+DEV void flash_tile_ends() {
+    if (Kept::place().attention.last) warp_arrive(&Kept::shared().done[Kept::taken() % WORKS]);
+}
+
 // Divides by the denominators, and stores by way of the staging. A call, with registers of its own; what it needs of the tile
 // is in shared memory.
-template <class T> DEV_CALL void store_panel(FlashPanel r, f32 base0, f32 base1, f32 total0, f32 total1, u32 panel) {
+// `last`: of this tile.
+template <class T> DEV_CALL void store_panel(FlashPanel r, f32 base0, f32 base1, f32 total0, f32 total1, u32 panel, bool last) {
     const Workers me;
     const AttentionArgs& args = AttentionArgs::of(me.work());
     const Tensor& out = args.out();
@@ -58,5 +64,6 @@ template <class T> DEV_CALL void store_panel(FlashPanel r, f32 base0, f32 base1,
         if (query + i * 4 + l < queries && column < columns && range_in_bounds(out, to, CHUNK_BYTES)) *reinterpret_cast<uint4*>(to) = v;
     }
     __syncwarp();
+    if (last) flash_tile_ends();
 }
 #endif
