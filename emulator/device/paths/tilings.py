@@ -122,6 +122,7 @@ class Costs:
     piece: int = 1440  # to finish 16 rows of 64 columns, per warp
     alone: int = 2300  # both of a tile whose depth the warpgroups share,
     low: int = 1700  # and of one of few rows
+    box: int = 4000  # and of one whose result the copy engine stores
     meet: int = 3650  # to finish a block's share; half as much more for each 16 x 8 of a warp behind the first
     part: int = 500  # more of that, for each part of the depth
     open: int = 3000  # until a pair of blocks has agreed to share: weights come so much later
@@ -174,9 +175,13 @@ class Choice:
 
 
 def clocks(
-    choice: Choice, rows: int, columns: int, batches: int, blocks: int, depth: int, costs: Costs = COSTS
-) -> float:
-    """About how long `batches` products of [rows, depth] and [depth, columns] take on `blocks` blocks, in clocks."""
+    choice: Choice, rows: int, columns: int, batches: int, blocks: int, depth: int, costs: Costs = COSTS,
+    *, boxes: bool = False,
+) -> float:  # fmt: skip
+    """About how long `batches` products of [rows, depth] and [depth, columns] take on `blocks` blocks, in clocks.
+
+    `boxes`: the copy engine may store the result.
+    """
     tile = choice.tile
     items = choice.tiles(rows, columns, batches) * choice.splits
     waves = math.ceil(items / blocks)
@@ -195,6 +200,8 @@ def clocks(
     finish: float = costs.tile + costs.piece * tile.pieces
     if tile.warpgroups == 1:
         finish = costs.low if tile.low else costs.alone
+    if boxes and in_boxes(choice):
+        finish = costs.box
     if choice.splits > 1:
         rounds = math.ceil(tile.rows * tile.columns / (16 * 8) / choice.splits / layout.WORKER_WARPS)
         finish = costs.tile + costs.meet * (1 + rounds) / 2 + costs.part * choice.splits
@@ -206,9 +213,10 @@ def clocks(
 @lru_cache(maxsize=1024)
 def offers(
     rows: int, columns: int, batches: int, blocks: int, depth: int,
-    *, tiles: tuple[Tile, ...] = TILES, split: bool = True, pairs: bool = False, costs: Costs = COSTS,
+    *, tiles: tuple[Tile, ...] = TILES, split: bool = True, pairs: bool = False, boxes: bool = False,
+    costs: Costs = COSTS,
 ) -> tuple[Offer[Choice], ...]:  # fmt: skip
-    """All ways with what they cost, the cheapest first; `pairs`: blocks may share operands."""
+    """All ways with what they cost, the cheapest first; `pairs`: blocks may share operands; `boxes`: see clocks."""
     most = math.ceil(depth / DEPTH) // 2 if split else 1
     choices = [
         choice
@@ -221,7 +229,7 @@ def offers(
 
     def cost(choice: Choice) -> float:
         factor = UNSHARED if pairs and choice.tile == TILES[0] and not choice.shared else 1.0
-        return factor * clocks(choice, rows, columns, batches, blocks, depth, costs)
+        return factor * clocks(choice, rows, columns, batches, blocks, depth, costs, boxes=boxes)
 
     offered = [Offer(choice, cost(choice)) for choice in choices]
     return tuple(sorted(offered, key=lambda o: (o.clocks, o.choice.brought("a") + o.choice.brought("b"))))
@@ -253,7 +261,8 @@ def ways(
     tiles = tuple(tile for tile in (TILES if fast else SCRATCH_TILES) if dtype is not DType.F32 or tile in TURNED_TILES)
     if low and fast and dtype is not DType.F32 and epilogue.is_low(instruction):
         tiles += LOW_TILES
-    return offers(*shape, blocks, depth, tiles=tiles, split=split, pairs=pairs), fast
+    boxes = in_chunks and shape[2] == 1 and dtype is not DType.F32 and epilogue.is_in_boxes(instruction)
+    return offers(*shape, blocks, depth, tiles=tiles, split=split, pairs=pairs, boxes=boxes), fast
 
 
 def has_corners(rows: int, columns: int) -> bool:
