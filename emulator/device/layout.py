@@ -20,7 +20,7 @@ MAX_WAITS = 32
 PATH_DETAIL = 16
 CLAIMS_AT = 13
 IMAGES_AHEAD = 3
-PATH_GENERIC, PATH_GEMM, PATH_STREAM, PATH_CONV, PATH_FLASH = range(5)
+PATH_GENERIC, PATH_GEMM, PATH_STREAM, PATH_CONV, PATH_FLASH, PATH_PIXELS = range(6)
 TENSOR_MAP_BYTES = 128
 MAX_SPLITS = 6
 A_ACROSS, B_ACROSS, HALF_FLOATS, BATCHED, B_CONSTANT, BIAS_EARLY = (1 << i for i in range(6))
@@ -53,6 +53,7 @@ CONSTANTS: dict[str, tuple[int, str]] = {
     "PATH_STREAM": (PATH_STREAM, "products of few rows, at the speed of memory"),
     "PATH_CONV": (PATH_CONV, "convolutions by wgmma"),
     "PATH_FLASH": (PATH_FLASH, "attention by wgmma"),
+    "PATH_PIXELS": (PATH_PIXELS, "convolutions of images by wgmma"),
     "PATH_DETAIL": (PATH_DETAIL, "numbers that a path keeps of an instruction"),
     "CLAIMS_AT": (CLAIMS_AT, "the number of a handler's detail that the plan gives: where its shares are claimed"),
     "IMAGES_AHEAD": (IMAGES_AHEAD, "instructions asked for by the controller, the present one included"),
@@ -210,6 +211,20 @@ FLASH_SCHEDULE = Struct(
         ("paired_heads", "<u4", 1, "u32", "whose tiles go in pairs of a heavy and a light one"),
     ),
 )
+PIXEL_SCHEDULE = Struct(
+    "PixelSchedule",
+    (
+        ("lines", "<u4", 1, "u32", "of the result, in a tile"),
+        ("bands", "<u4", 1, "u32", "tiles of a sample"),
+        ("rows", "<u4", 1, "u32", "of x that a tile sees"),
+        ("pairs", "<u4", 1, "u32", "of pixels, in a row of the kernel"),
+        ("span", "<u4", 1, "u32", "pairs of pixels that a tile keeps of a row of x"),
+        ("pitch", "<u4", 1, "u32", "bytes that a row of x takes as it comes"),
+        ("depth", "<u4", 1, "u32", "pairs of pixels, in a kernel"),
+        ("granules", "<u4", 1, "u32", "of shared memory"),
+        ("flags", "<u4", 1, "u32", "HALF_FLOATS, B_CONSTANT: as of a ProductSchedule"),
+    ),
+)
 STREAM_SCHEDULE = Struct(
     "StreamSchedule",
     (
@@ -287,7 +302,17 @@ LAUNCH = Struct(
         ("world", "<u4", 1, "u32", ""),
     ),
 )
-STRUCTS = (TENSOR, IMAGE_HEADER, PRODUCT_SCHEDULE, FLASH_SCHEDULE, STREAM_SCHEDULE, REPORT, PROBE, LAUNCH)
+STRUCTS = (
+    TENSOR,
+    IMAGE_HEADER,
+    PRODUCT_SCHEDULE,
+    FLASH_SCHEDULE,
+    PIXEL_SCHEDULE,
+    STREAM_SCHEDULE,
+    REPORT,
+    PROBE,
+    LAUNCH,
+)
 
 
 def cuda() -> str:

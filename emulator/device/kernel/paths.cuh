@@ -8,11 +8,15 @@
 #include "hopper/flash.cuh"
 #include "hopper/floats.cuh"
 #include "hopper/gemm.cuh"
+#include "hopper/pixels.cuh"
 #include "hopper/stream.cuh"
 #include "hopper/tensor_floats.cuh"
 
 // Granules of the ring that the handler of `w` needs; small scratch memory is in the staging, which is always there.
 DEV u32 scratch_granules(const Work& w) {
+#ifdef HOPPER
+    if (w.path == PATH_PIXELS) return HopperPixels::granules(w);
+#endif
     if (w.path != PATH_GENERIC) return 0;
     const u32 bytes = scratch_of(w);
     return bytes <= STAGING_BYTES ? 0 : (bytes + GRANULE_BYTES - 1) / GRANULE_BYTES;
@@ -40,6 +44,7 @@ DEV u32 tiles_of_path(const Work& w) {
         case PATH_CONV: return HopperConv::tiles(w);
         case PATH_FLASH: return HopperFlash::tiles(w);
         case PATH_STREAM: return HopperStream::tiles(w);
+        case PATH_PIXELS: return HopperPixels::tiles(w);
 #endif
         default: return tiles_of(w);
     }

@@ -131,6 +131,13 @@ DEV void work() {
                 HopperStream::run();
                 next = NextWork::behind(Kept::taken());
                 break;
+            case PATH_PIXELS: {
+                begin_hot(next.taken);
+                Workers workers;
+                HopperPixels::run(workers);
+                next = NextWork::behind(Kept::taken());
+                break;
+            }
             case PATH_FLASH: {
                 begin_hot(next.taken);
                 Workers workers;

@@ -18,6 +18,12 @@ DEV u64 matrix_descriptor(u32 low) {
     return static_cast<u64>(HIGH) << 32 | low;
 }
 
+// The same of an operand that is not swizzled: of 8 lines, 16 bytes each lie one behind the other; the next 8 elements of the depth
+// `leading` bytes further, the next 8 lines `stride`.
+DEV u64 plain_descriptor(u32 address, u32 leading, u32 stride) {
+    return static_cast<u64>(stride >> 4) << 32 | leading >> 4 << 16 | (address >> 4 & 0x3fff);
+}
+
 // How the two warpgroups share a tile: one below the other (each reads its own 64 rows of a, and all of b), or side by
 // side (each reads the same 64 rows of a, and its own columns of b). In a stage a comes before b; of an operand that lies
 // along the depth, each slice has all rows; of one across, each 64 rows have all slices.
