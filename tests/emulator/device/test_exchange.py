@@ -147,6 +147,18 @@ def test_half_floats(ending):
 
 
 @on_cpu
+@pytest.mark.parametrize("checked", [False, True], ids=["", "checked"])
+def test_products_of_all_kinds_follow_each_other(checked):
+    """Packed, across, and what is no product: in whatever order warps come, in the checked build as well."""
+    body = "    GEMM a, x, w\n    GEMM b, a, w.T\n    GEMM a, b, w bias=c\n    EW.add b, a, x\n    GEMM a, b, w.T\n"
+    program = assemble(text(body + "    GEMM y, a, w\n    EW.add y, y, x\n", rows=2, width=136))
+    session = CpuSession(program, hopper=True, checked=checked)
+    inputs = drawn(program, 0)
+    assert len({session.run(inputs).outputs["y"].tobytes() for session.seed in range(4)}) == 1
+    assert all(c.ok for c in compare(program, inputs, session.run(inputs)))
+
+
+@on_cpu
 def test_a_batch_of_at_most_one():
     """One row, or none: then there is nothing to give and nothing to take."""
     source = text(chain(4, " bias=c act=relu")).replace("x : bf16[1,", "x : bf16[n <= 1,")
