@@ -22,11 +22,11 @@ DEV_CALL NormScale finish_norm(f32 own, f32 squares, f32 weight, f32 share, f32 
             centre = fmaf(a.x, a.y, b.x * b.y) + fmaf(c.x, c.y, d.x * d.y);
             power = (apart(a) + apart(b)) + (apart(c) + apart(d));
         } else {
-            centre = power = 0.0f;
-#pragma unroll 1
-            for (u32 i = first; i < first + (1 << team); ++i) centre = fmaf(shared[i].x, shared[i].y, centre);
-#pragma unroll 1
-            for (u32 i = first; i < first + (1 << team); ++i) power += apart(shared[i]);
+            // Several lanes have one warp's; a sum counts it once.
+            const float4 v = shared[first + (lane & (1 << team) - 1)];
+            const bool counts = lane % WORKER_WARPS >> team == 0;
+            centre = fold_warps<Sum>(counts ? v.x * v.y : 0.0f);
+            power = fold_warps<Sum>(counts ? apart(v) : 0.0f);
         }
     }
     const f32 scale = rsqrtf(power + eps);

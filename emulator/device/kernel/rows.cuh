@@ -125,6 +125,13 @@ template <class Fold> DEV f32 fold_warp(f32 value) {
     return value;
 }
 
+// The same of what the warps of a team left in shared memory, and as many lanes have read: in the order that fold_team has.
+template <class Fold> DEV f32 fold_warps(f32 value) {
+#pragma unroll
+    for (u32 lanes = 1; lanes < WORKER_WARPS; lanes *= 2) value = Fold::of(value, __shfl_xor_sync(0xffffffffu, value, lanes));
+    return value;
+}
+
 // One of two places for what warps exchange, up to 16 bytes each. Who writes to one again has passed the barrier of the other, so
 // it has been read.
 template <class T> DEV T* exchange_place(u32 place) {

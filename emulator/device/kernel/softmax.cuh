@@ -78,12 +78,11 @@ template <class Powers> DEV f32 sum_of_powers(f32 largest, f32 sum, f32& most, u
             const auto part = [&](f32 top, f32 powers) { return powers * Powers(top).as(all, top); };
             total = (part(low.x, low.y) + part(low.z, low.w)) + (part(high.x, high.y) + part(high.z, high.w));
         } else {
-#pragma unroll 1
-            for (u32 i = first; i < first + (1 << team); ++i) most = maximum(most, shared[i].x);
-            const Powers all(most);
-            total = 0.0f;
-#pragma unroll 1
-            for (u32 i = first; i < first + (1 << team); ++i) total += shared[i].y * Powers(shared[i].x).as(all, shared[i].x);
+            // Several lanes have one warp's; a sum counts it once.
+            const float2 v = shared[first + (lane & (1 << team) - 1)];
+            most = fold_warps<Largest>(v.x);
+            const f32 part = v.y * Powers(v.x).as(Powers(most), v.x);
+            total = fold_warps<Sum>(lane % WORKER_WARPS >> team == 0 ? part : 0.0f);
         }
     }
     return total == 0.0f ? 1.0f : total;  // a row of -infinity
