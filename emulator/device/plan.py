@@ -118,6 +118,7 @@ def build(program: Program, bases: Mapping[Segment, int], target: Target, choice
     schedules = [schedule(i, context) if i.row.operands else GENERIC for i in program.instructions]
     for index, norm in fused.norms.items():
         schedules[index] = norm.added_to(schedules[index])
+        assert len(slots[index]) <= CHANNELS_SLOT, "a GEMM that normalises has no operand in the slot of the channels"
         slots[index] += (0,) * (CHANNELS_SLOT - len(slots[index])) + (_channels_slot(norm.channels, tables),)
     operands = _operands(tables, context)
     handed = exchange.find(program, before, schedules, reach)
