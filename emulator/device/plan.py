@@ -222,14 +222,16 @@ def _at_bounds(program: Program, operands: Array) -> Array:
     """The operands of runs with all dims at their bounds.
 
     What the program is given as its dims, and does not change, is known when the run begins. So the controllers do not
-    work it out in each instruction, nor ways and tiles, which follow from it.
+    work it out in each instruction, nor ways and tiles, which follow from it. But for an operand that gives the
+    register another bound: then its dim is not the bound, or a trap.
     """
-    dims = {s(symbol.register) for symbol in program.dims}
-    for instruction in program.instructions:
-        dims -= register_accesses(instruction)[1]
+    written = set().union(*(register_accesses(instruction)[1] for instruction in program.instructions))
     found = operands.copy()
-    known = np.isin(found["dim_register"], [0, *(register.index + 1 for register in dims)])
-    found["dim_register"][known] = 0
+    for symbol in program.dims:
+        if s(symbol.register) in written:
+            continue
+        known = (found["dim_register"] == symbol.register + 1) & (found["dims"] == symbol.bound)
+        found["dim_register"][known] = 0
     found["dynamic"] = (found["offset_register"] != 0) | found["dim_register"].any(axis=1)
     return found
 

@@ -126,8 +126,9 @@ def _assemble(
     product = (shape.rows, shape.outputs, 1)
     in_lines = _is_dense(out) and epilogue.is_in_lines(instruction)
     in_chunks = in_lines and epilogue.is_in_chunks(out)
+    low = plain and in_lines and tilings.has_corners(shape.rows, shape.outputs)
     found = tilings.ways(
-        instruction, x.dtype, product, shape.stages, context, in_chunks=in_chunks, pairs=plain, low=plain and in_lines
+        instruction, x.dtype, product, shape.stages, context, in_chunks=in_chunks, pairs=plain, low=low
     )
     if found is None:
         return None

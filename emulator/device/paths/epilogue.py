@@ -56,15 +56,17 @@ def is_fast(instruction: Instruction) -> bool:
 def is_in_lines(instruction: Instruction) -> bool:
     """Whether results that registers finish can be stored in whole lines, as kernel/hopper/finish_lines.cuh does it.
 
-    Of 16-bit floats that are neighbours in rows; a bias is early. A residual lies as the result does, and in chunks; so
-    does the result of a gated linear unit.
+    Of 16-bit floats that are neighbours in rows; a bias is early, and of their type. A residual lies as the result
+    does, and in chunks; so does the result of a gated linear unit.
     """
-    out, residual = instruction.operand("out"), instruction.operand("residual")
+    out, bias, residual = (instruction.operand(name) for name in ("out", "bias", "residual"))
     steps: tuple[str, ...] = instruction.attributes.get("steps", ())
     assert out is not None
     if out.dtype.itemsize != 2 or not _has_rows(out):
         return False
     if "c" in _present(instruction) or not set(steps) <= {"bias", "act", "residual"}:
+        return False
+    if bias is not None and bias.dtype is not out.dtype:
         return False
     if "bias" in steps and not (
         steps[0] == "bias" and instruction.attributes.get("alpha", 1.0) == 1.0 and bias_is_early(instruction)

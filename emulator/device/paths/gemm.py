@@ -240,7 +240,7 @@ class _Scheduler:
         self.in_lines = epilogue.is_in_lines(self.instruction)
         self.in_chunks = self.in_lines and epilogue.is_in_chunks(self.out.descriptor)
         dtype, context = self.a.descriptor.dtype, self.context
-        low = self.in_lines and not a.across and not self.grouping.groups
+        low = self.in_lines and tilings.has_corners(a.rows, b.rows) and not a.across and not self.grouping.groups
         found = tilings.ways(self.instruction, dtype, shape, self.slices, context, in_chunks=self.in_chunks, low=low)
         if found is None:
             return None

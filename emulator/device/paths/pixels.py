@@ -80,4 +80,4 @@ def _fits(instruction: Instruction, out: Descriptor, x: Descriptor, w: Descripto
         "relu",
     ):
         return False
-    return epilogue.is_in_lines(instruction) and epilogue.is_in_chunks(out)
+    return epilogue.is_fast(instruction) and epilogue.is_in_lines(instruction) and epilogue.is_in_chunks(out)

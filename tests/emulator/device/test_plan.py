@@ -78,6 +78,22 @@ main:
     assert dynamic(made.images_at_bounds) == [registers, 1]
 
 
+def test_a_dim_with_another_bound_is_read_from_its_register():
+    """The run's dims are at their bounds, and not at this one: more rows would be worked on, or a trap be missed."""
+    program, made = planned("""
+.input x : f32[n <= 4, 6]
+.input z : f32[8, 6]
+.output y : f32[8, 6]
+main:
+    EW.add y[:s31 <= 8], z[:s31 <= 8], z[:s31 <= 8]
+    EW.add y[:n], z[:n], x
+    HALT
+""")
+    places = made.image_places[: len(program.instructions), 0]
+    images = [made.images_at_bounds[16 * int(at) :][: IMAGE_HEADER.dtype.itemsize] for at in places]
+    assert [int(image.view(IMAGE_HEADER.dtype)[0]["dynamic"]) for image in images[:2]] == [1, 0]
+
+
 def test_constant_operands_are_told_from_what_the_program_writes():
     """They may be read before the instruction may begin. State counts as written."""
     _, made = planned("""
