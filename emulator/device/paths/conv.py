@@ -124,11 +124,10 @@ def _assemble(
 ) -> Schedule | None:
     plain = shape.is_pointwise and _is_dense(x)
     product = (shape.rows, shape.outputs, 1)
-    in_lines = _is_dense(out) and epilogue.is_in_lines(instruction)
+    in_lines = _is_dense(out) and epilogue.is_in_lines(instruction) and tilings.has_corners(shape.rows, shape.outputs)
     in_chunks = in_lines and epilogue.is_in_chunks(out)
-    low = plain and in_lines and tilings.has_corners(shape.rows, shape.outputs)
     found = tilings.ways(
-        instruction, x.dtype, product, shape.stages, context, in_chunks=in_chunks, pairs=plain, low=low
+        instruction, x.dtype, product, shape.stages, context, in_chunks=in_chunks, pairs=plain, low=plain and in_lines
     )
     if found is None:
         return None
@@ -161,7 +160,7 @@ def _assemble(
     }
     stages = math.ceil(shape.stages / slices)
     in_registers = fast and not exact
-    in_lines = in_lines and in_registers and tilings.has_corners(shape.rows, shape.outputs)
+    in_lines = in_lines and in_registers
     pitch = _pixel_step(out) if in_lines else None
     in_chunks = in_chunks and in_lines
     out_map = None

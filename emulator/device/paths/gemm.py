@@ -237,10 +237,10 @@ class _Scheduler:
         if self._is_transposed(a, b):
             a, b = b, a
         shape = (a.rows, b.rows, batches)
-        self.in_lines = epilogue.is_in_lines(self.instruction)
+        self.in_lines = epilogue.is_in_lines(self.instruction) and tilings.has_corners(a.rows, b.rows)
         self.in_chunks = self.in_lines and epilogue.is_in_chunks(self.out.descriptor)
         dtype, context = self.a.descriptor.dtype, self.context
-        low = self.in_lines and tilings.has_corners(a.rows, b.rows) and not a.across and not self.grouping.groups
+        low = self.in_lines and not a.across and not self.grouping.groups
         found = tilings.ways(self.instruction, dtype, shape, self.slices, context, in_chunks=self.in_chunks, low=low)
         if found is None:
             return None
@@ -293,7 +293,7 @@ class _Scheduler:
         tiles = choice.tiles(a.rows, b.rows, batches)
         stages = math.ceil(self.slices / slices)
         in_registers = fast and not exact
-        in_lines = self.in_lines and in_registers and tilings.has_corners(a.rows, b.rows)
+        in_lines = self.in_lines and in_registers
         pitch = self._row_step(self.out) * self.out.item if in_lines else None
         in_chunks = self.in_chunks and in_lines
         out_map = None

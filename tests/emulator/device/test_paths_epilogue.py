@@ -10,8 +10,6 @@ import pytest
 from dla.assembler import assemble
 from dla.emulator.compare import compare
 from dla.emulator.device.layout import PATH_GEMM, PATH_PIXELS, PRODUCT_SCHEDULE
-from dla.emulator.device.paths import Target, tilings
-from dla.emulator.device.plan import build
 from dla.isa.descriptor import Segment
 from dla.isa.program import Program
 from dla.tests.emulator.device import cpu_machine
@@ -76,20 +74,3 @@ def test_convolutions_of_images_take_a_bias_whose_pairs_are_one_access(bias, pix
     session = CpuSession(program, hopper=True)
     assert (session.plan.schedules[0].path == PATH_PIXELS) == pixels
     assert_within_the_bound(program, session)
-
-
-@pytest.mark.parametrize("limit", [64, 128])
-def test_low_tiles_lie_where_the_loader_can_tell(monkeypatch, limit):
-    """They have no other way to finish than in lines, which results beyond that are not stored in."""
-    monkeypatch.setattr(tilings, "CORNER_COLUMNS", limit)
-    program = assemble(""".input a : bf16[20, 64]
-.input b : bf16[64, 128]
-.output y : bf16[20, 128]
-main:
-    GEMM y, a, b
-    HALT
-""")
-    bases = {segment: 2**30 * segment.value for segment in Segment}
-    decision = build(program, bases, Target(132, hopper=True)).schedules[0].decision
-    assert decision is not None
-    assert any(offer.choice.tile.low for offer in decision.offers) == (limit >= 128)

@@ -235,19 +235,6 @@ main:
     HALT
 """
 
-
-@pytest.mark.skipif(cpu_machine.COMPILER is None, reason="no g++, which compiles the kernel for the CPU")
-@pytest.mark.parametrize("seed", range(3))
-def test_a_chain_on_the_emulated_device(seed):
-    """Each waits for the one before, whose warps have said that they are done before they come back."""
-    program = assemble(CHAIN)
-    given = tensors(program, {}, np.random.default_rng(6))
-    session = CpuSession(program, hopper=True, seed=seed)
-    outputs = session.run(given).outputs
-    assert [c for c in compare(program, given, Result(outputs, {}, {}, "cpu", 0.0)) if not c.ok] == []
-    assert session.run(given).outputs["y"].tobytes() == outputs["y"].tobytes()
-
-
 GROWING = """
 .input q : bf16[1, 4, 1, 64]
 .input k : bf16[1, 2, 400, 64]
@@ -267,9 +254,13 @@ main:
 
 @pytest.mark.skipif(cpu_machine.COMPILER is None, reason="no g++, which compiles the kernel for the CPU")
 @pytest.mark.parametrize("seed", range(3))
-def test_a_growing_cache_on_the_emulated_device(seed):
-    """The same instruction with more splits each time, and in a second run: each takes up its own partial results."""
-    program = assemble(GROWING)
+@pytest.mark.parametrize("text", [CHAIN, GROWING], ids=["chain", "growing"])
+def test_what_follows_itself_on_the_emulated_device(text, seed):
+    """Each waits for the one before, whose warps have said that they are done before they come back.
+
+    And the same instruction with more splits each time, and in a second run: each takes up its own partial results.
+    """
+    program = assemble(text)
     given = tensors(program, {}, np.random.default_rng(5))
     session = CpuSession(program, hopper=True, seed=seed)
     outputs = session.run(given).outputs

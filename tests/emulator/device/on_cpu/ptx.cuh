@@ -293,25 +293,21 @@ inline void load_matrix_any(u32 (&r)[4], u32 address, bool across) {
 }
 inline void load_matrix_x4(u32 (&r)[4], u32 a) { load_matrix_any(r, a, false); }
 inline void load_matrix_x4_transposed(u32 (&r)[4], u32 a) { load_matrix_any(r, a, true); }
-inline void store_matrix_x4(u32 address, u32 r0, u32 r1, u32 r2, u32 r3) {
+inline void store_matrix_any(u32 address, const u32 (&r)[4], bool transposed) {
     check_row_(address);
     WarpState& w = warp_();
-    const u32 l = lane_(), r[4] = {r0, r1, r2, r3};
-    w.words[l][0] = address;
-    warp_barrier();
-    for (u32 m = 0; m < 4; ++m) write_shared_(w.words[m * 8 + l / 4][0] + l % 4 * 4, r[m]);
-    warp_barrier();
-}
-inline void store_matrix_x4_transposed(u32 address, u32 r0, u32 r1, u32 r2, u32 r3) {
-    check_row_(address);
-    WarpState& w = warp_();
-    const u32 l = lane_(), r[4] = {r0, r1, r2, r3};
+    const u32 l = lane_();
     w.words[l][0] = address;
     warp_barrier();
     for (u32 m = 0; m < 4; ++m)
-        for (u32 c = 0; c < 2; ++c) write_shared_(w.words[m * 8 + l % 4 * 2 + c][0] + l / 4 * 2, static_cast<u16>(r[m] >> c * 16));
+        for (u32 c = 0; c < 2; ++c) {
+            const u32 row = transposed ? l % 4 * 2 + c : l / 4, column = transposed ? l / 4 : l % 4 * 2 + c;
+            write_shared_(w.words[m * 8 + row][0] + column * 2, static_cast<u16>(r[m] >> c * 16));
+        }
     warp_barrier();
 }
+inline void store_matrix_x4(u32 address, u32 r0, u32 r1, u32 r2, u32 r3) { store_matrix_any(address, {r0, r1, r2, r3}, false); }
+inline void store_matrix_x4_transposed(u32 address, u32 r0, u32 r1, u32 r2, u32 r3) { store_matrix_any(address, {r0, r1, r2, r3}, true); }
 inline f32 f32_from_f16(u16 h) { _Float16 f; memcpy(&f, &h, 2); return static_cast<f32>(f); }
 inline u16 f16_from_f32(f32 v) { const _Float16 f = static_cast<_Float16>(v); u16 h; memcpy(&h, &f, 2); return h; }
 inline f32 f32_from_bf16(u16 h) { return __uint_as_float(static_cast<u32>(h) << 16); }
