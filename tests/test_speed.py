@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import importlib
 import json
+import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -17,8 +18,8 @@ torch = pytest.importorskip("torch")
 
 ROOT = Path(__file__).parent.parent
 RESULTS = ROOT / "benchmarks" / "results"
-MODULES = ("attention", "bench", "chains", "check", "convolution", "decode", "matrix", "measure", "networks",
-           "others", "pointwise", "prepared", "results", "row")  # fmt: skip
+MODULES = ("attention", "bench", "chains", "check", "compiling", "convolution", "decode", "matrix", "measure",
+           "networks", "others", "pointwise", "prepared", "results", "row")  # fmt: skip
 
 
 @pytest.fixture(scope="module")
@@ -206,6 +207,19 @@ def test_parts_of_one_commit_add_up_and_others_do_not(speed, tmp_path):
     assert again.rows[2]["bars"][0]["reached"] == pytest.approx(8**0.5)
     assert [again.has(name) for name in "abc"] == [False, False, True]
     assert results(commit="2").rows == []
+
+
+@pytest.mark.parametrize("before", [True, False])
+def test_precision_is_as_in_a_new_process_when_natives_are_compiled(speed, before):
+    """torch.compile finds what it made earlier only under the settings of then, which checks of rows change."""
+    asked = "import torch; print(torch.backends.cuda.matmul.fp32_precision, torch.get_float32_matmul_precision())"
+    fresh = subprocess.run([sys.executable, "-c", asked], capture_output=True, text=True, check=True).stdout.split()
+    matmul = torch.backends.cuda.matmul
+    matmul.allow_tf32 = before
+    assert matmul.fp32_precision != fresh[0]
+    speed.compiling.reset_precision()
+    assert [matmul.fp32_precision, torch.get_float32_matmul_precision()] == fresh
+    assert not matmul.allow_tf32
 
 
 @pytest.mark.parametrize("path", sorted(RESULTS.glob("*_speed.json")), ids=lambda path: path.stem)

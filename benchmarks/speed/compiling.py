@@ -15,8 +15,20 @@ import torch
 def optimised(function: Callable[..., Any], mode: str) -> Callable[..., Any]:
     """`function`, compiled for the very shapes that it is first called with."""
     _prepare()
+    reset_precision()
     torch.compiler.reset()  # other rows compile the same functions for other sizes
     return torch.compile(function, mode=mode, dynamic=False, fullgraph=True)
+
+
+def reset_precision() -> None:
+    """Have products of f32 as a new process has them.
+
+    How these are to be worked out is part of what torch.compile finds its results by, also where there are none; and
+    "never with tf32", which comparisons ask for, is not the same to it as nothing asked for.
+    """
+    matmul = torch.backends.cuda.matmul
+    matmul.allow_tf32 = False  # the older of the two names for it, which must not say otherwise
+    matmul.fp32_precision = "none"
 
 
 @functools.cache
