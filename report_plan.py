@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from dla.emulator.device.plan import Plan
     from dla.isa.program import Instruction, Program
 
-PATHS = ("generic", "gemm", "stream", "conv", "flash")
+PATHS = ("generic", "gemm", "stream", "conv", "flash", "pixels")
 """Names of the ways in which the machine executes tensor instructions, by layout.PATH_..."""
 
 

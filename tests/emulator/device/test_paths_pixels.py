@@ -16,6 +16,7 @@ from dla.emulator.device.paths import GENERIC, Target
 from dla.emulator.golden.machine import GoldenMachine
 from dla.isa.descriptor import Segment
 from dla.isa.program import Program
+from dla.report_plan import planned
 from dla.tests.emulator.device import cpu_machine
 from dla.tests.emulator.device.cpu_machine import CpuSession
 from dla.tests.emulator.device.random_instructions import values
@@ -146,3 +147,8 @@ def test_what_does_not_fit_is_left_to_the_handler(epilogue, sizes):
     assert scheduled(program_of(epilogue=epilogue, **sizes)) is GENERIC
     assert scheduled(program_of(), hopper=False) is GENERIC
     assert scheduled(program_of("f32")) is GENERIC
+
+
+def test_the_plan_of_it_can_be_shown():
+    made, steps = planned(program_of(), 132, hopper=True)
+    assert (made.schedules[0].path, steps[0].path) == (PATH_PIXELS, "pixels")
