@@ -150,5 +150,6 @@ def test_what_does_not_fit_is_left_to_the_handler(epilogue, sizes):
 
 
 def test_the_plan_of_it_can_be_shown():
+    """Every path has a name there."""
     made, steps = planned(program_of(), 132, hopper=True)
     assert (made.schedules[0].path, steps[0].path) == (PATH_PIXELS, "pixels")
