@@ -12,7 +12,7 @@ DRIVER := $(shell { nvidia-smi --query-gpu=driver_version --format=csv,noheader 
 EXTRA := $(if $(DRIVER),$(shell [ $(DRIVER) -ge 580 ] && echo cuda13 || echo cuda12))
 comma := ,
 
-.PHONY: help demo test lint format types kernel conformance bench bench-speed clean
+.PHONY: help demo test lint format types kernel sanitize conformance bench bench-speed clean
 .DELETE_ON_ERROR:
 
 help:
@@ -21,6 +21,7 @@ help:
 	@echo 'make lint    ruff: rules and format          make format  apply them'
 	@echo 'make types   mypy, strict'
 	@echo 'make kernel  compile the CUDA kernel for sm_80 and sm_90a; needs no GPU'
+	@echo 'make sanitize  every way of every hot path under compute-sanitizer, which CUDA has; needs a GPU'
 	@echo 'make conformance  run ONNX'\''s own tests; writes tests/conformance/*.json and docs/conformance.md'
 	@echo 'make bench   measure; writes benchmarks/results/*.json and the tables of README.md'
 	@echo 'make bench-speed  the speed table alone: beside native kernels, on a GPU that torch can use'
@@ -47,6 +48,13 @@ types: $(VENV)/.dev
 
 kernel: $(VENV)/.dev
 	$(BIN)/python -m dla.emulator.device.check_build
+
+# The checked build is the one whose barriers racecheck can follow (docs/machine.md).
+sanitize: $(VENV)/.dev
+	for check in memcheck:fast synccheck:fast racecheck:checked; do \
+	  compute-sanitizer --tool $${check%:*} --error-exitcode 1 $(BIN)/python -m pytest -q -p no:cacheprovider \
+	    -m gpu -k $${check#*:} tests/emulator/device/test_hot_paths.py || exit 1; \
+	done
 
 conformance: $(VENV)/.dev
 	PYTHONPATH=tests $(BIN)/python -m conformance.run

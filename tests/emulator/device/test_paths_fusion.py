@@ -223,7 +223,7 @@ FEW_BLOCKS_SHAPES = (
 )  # fmt: skip
 SHAPES_AND_MACHINES = pytest.mark.parametrize(
     ("shape", "on_gpu"),
-    [pytest.param(shape, True, marks=pytest.mark.gpu, id=f"gpu-{shape}") for shape in SHAPES]
+    [pytest.param(shape, True, marks=(pytest.mark.gpu, pytest.mark.hopper), id=f"gpu-{shape}") for shape in SHAPES]
     + [
         pytest.param(
             shape, False, marks=pytest.mark.skipif(cpu_machine.COMPILER is None, reason="no g++"), id=f"cpu-{shape}"

@@ -272,6 +272,7 @@ def test_where_nothing_can_be_written_the_run_goes_on(cache):
 
 
 @pytest.mark.gpu
+@pytest.mark.hopper
 def test_the_gpu_is_measured_and_the_choices_serve_later_loads(cache):
     """Times are those of products: more than a microsecond, less than a millisecond."""
     said: list[str] = []
