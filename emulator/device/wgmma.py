@@ -7,6 +7,8 @@ from collections.abc import Iterator
 COLUMNS = (16, 32, 64, 128, 256)
 """Widths of a product that the machine uses; the instruction has every multiple of 8 up to 256."""
 TF32_COLUMNS = (64, 128, 256)
+SETTABLE = (128, 256)
+"""Widths that have `multiply_if`."""
 TYPES = {"Bf16": "bf16", "F16": "f16"}
 """Element types of 16 bits: their struct in matrix.cuh, and PTX's name."""
 A_REGISTERS = ", ".join(f'"r"(a[{i}])' for i in range(4))
@@ -39,7 +41,7 @@ def cuda() -> str:
 def _wrapper(name: str, ptx: str, columns: int, a_across: int, b_across: int) -> Iterator[str]:
     across = ", ".join("true" if flag else "false" for flag in (a_across, b_across))
     yield f"template <> struct Wgmma<{name}, {columns}, {across}> {{"
-    for function, adds in (("multiply", "1"), ("start", "0"), *((("multiply_if", ""),) if columns == 256 else ())):
+    for function, adds in (("multiply", "1"), ("start", "0"), *((("multiply_if", ""),) if columns in SETTABLE else ())):
         yield from _function(function, adds, ptx, columns, f", {a_across}, {b_across}", "u64 a", '"l"(a)')
         if not a_across:
             yield from _function(function, adds, ptx, columns, f", {b_across}", "const u32 (&a)[4]", A_REGISTERS)

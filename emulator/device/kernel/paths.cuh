@@ -10,6 +10,7 @@
 #include "hopper/gemm.cuh"
 #include "hopper/pixels.cuh"
 #include "hopper/stream.cuh"
+#include "hopper/tall.cuh"
 #include "hopper/tensor_floats.cuh"
 
 // Granules of the ring that the handler of `w` needs; small scratch memory is in the staging, which is always there.

@@ -25,8 +25,8 @@ DEV void release_scratch(u32 taken) {
     warp_arrive(&shared.stages[OWN_STAGES].empty[place.next(w.granules).barrier()]);
 }
 
-// Instead of a path; and products of HopperFloats, HopperBoxes, HopperTf32.
-constexpr u32 END_OF_WORK = ~0u, PATH_FLOATS = ~1u, PATH_BOXES = ~2u, PATH_TF32 = ~3u;
+// Instead of a path; and products of HopperFloats, HopperBoxes, HopperTf32, HopperTall.
+constexpr u32 END_OF_WORK = ~0u, PATH_FLOATS = ~1u, PATH_BOXES = ~2u, PATH_TF32 = ~3u, PATH_TALL = ~4u;
 
 // What a worker does next.
 struct NextWork {
@@ -41,7 +41,7 @@ struct NextWork {
         path = w.path;
 #ifdef HOPPER
         const bool product = path == PATH_GEMM || path == PATH_CONV;
-        if (product) path = HopperFloats::runs(w) ? PATH_FLOATS : HopperBoxes::runs(w) ? PATH_BOXES : HopperTf32::runs(w) ? PATH_TF32 : path;
+        if (product) path = HopperFloats::runs(w) ? PATH_FLOATS : HopperTall::runs(w) ? PATH_TALL : HopperBoxes::runs(w) ? PATH_BOXES : HopperTf32::runs(w) ? PATH_TF32 : path;
 #endif
         path = __shfl_sync(0xffffffffu, w.last ? END_OF_WORK : path, 0);
     }
@@ -111,6 +111,13 @@ DEV void work() {
                 begin_hot(next.taken);
                 Workers workers;
                 HopperBoxes::run(workers);
+                next = NextWork::behind(Kept::taken());
+                break;
+            }
+            case PATH_TALL: {
+                begin_hot(next.taken);
+                Workers workers;
+                HopperTall::run(workers);
                 next = NextWork::behind(Kept::taken());
                 break;
             }

@@ -127,8 +127,9 @@ def _assemble(
     in_lines = _is_dense(out) and epilogue.is_in_lines(instruction) and tilings.has_corners(shape.rows, shape.outputs)
     in_chunks = in_lines and epilogue.is_in_chunks(out)
     found = tilings.ways(
-        instruction, x.dtype, product, shape.stages, context, in_chunks=in_chunks, pairs=plain, low=plain and in_lines
-    )
+        instruction, x.dtype, product, shape.stages, context, in_chunks=in_chunks, pairs=plain, low=plain and in_lines,
+        tall=out.dtype is x.dtype,
+    )  # fmt: skip
     if found is None:
         return None
     offers, fast = found

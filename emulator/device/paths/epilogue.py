@@ -14,6 +14,8 @@ BOX_ACTIVATIONS = FAST_ACTIVATIONS[:4]
 """Those that leave by the copy engine: what follows the products has code of its own, without a call."""
 PIECE_ROWS, PIECE_COLUMNS = 16, 64
 """What a warp finishes at a time."""
+TALL_BOX_ROWS = 64
+"""What a warpgroup finishes at a time of a tall tile, as wide."""
 CHUNK = 8
 """Elements of 16 bits that one lane stores at a time: 16 bytes."""
 

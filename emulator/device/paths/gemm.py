@@ -99,7 +99,8 @@ def result_map(
     assert out is not None
     if pitch is None or not tilings.in_boxes(choice) or not epilogue.is_in_boxes(instruction):
         return None
-    dims, box = (out.bounds[-1], rows), (epilogue.PIECE_COLUMNS, epilogue.PIECE_ROWS)
+    lines = epilogue.TALL_BOX_ROWS if choice.tile.tall else epilogue.PIECE_ROWS
+    dims, box = (out.bounds[-1], rows), (epilogue.PIECE_COLUMNS, lines)
     return TensorMap(out.dtype, context.address(out), dims, (pitch,), box)
 
 

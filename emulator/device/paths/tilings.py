@@ -49,6 +49,11 @@ class Tile:
         return self.rows < 64
 
     @property
+    def tall(self) -> bool:
+        """Whether columns are what tensor cores take for rows, as of low ones (kernel/hopper/tall.cuh)."""
+        return self.rows > 128
+
+    @property
     def granules(self) -> int:
         """Of a slice."""
         return math.ceil(self.slice_bytes / GRANULE_BYTES)
@@ -61,7 +66,11 @@ class Tile:
     @property
     def read(self) -> int:
         """Rows of a and columns of b that the warpgroups read from shared memory."""
-        return self.rows + self.columns if self.low else self.warpgroups * (64 + 64 * self.pieces)
+        if self.low:
+            return self.rows + self.columns
+        if self.tall:
+            return self.warpgroups * (64 + 2 * self.columns)
+        return self.warpgroups * (64 + 64 * self.pieces)
 
     @property
     def warpgroups(self) -> int:
@@ -81,6 +90,8 @@ class Tile:
     @property
     def shareable(self) -> tuple[str, ...]:
         """The operands that the blocks of a pair may share: 64 rows, or columns, and more for each."""
+        if self.tall:
+            return ()
         return tuple(name for name, size in (("a", self.rows), ("b", self.columns)) if size >= 2 * 64)
 
     @property
@@ -101,6 +112,10 @@ SCRATCH_TILES = tuple(tile for tile in TILES if tile.columns * tile.rows < 128 *
 TURNED_TILES = tuple(tile for tile in TILES if tile != Tile(64, 64))
 """Those of f32 on tensor cores: all workers turn operands, and have a part in the tile."""
 LOW_TILES = (Tile(32, 64), Tile(16, 64))
+TALL_TILES = (Tile(256, 128), Tile(256, 64))
+"""Of convolutions, whose result the copy engine stores."""
+BOX_TILES = (TILES[0], *TALL_TILES)
+"""Those whose results the copy engine may store."""
 EXACT_TILES = (Tile(128, 256), Tile(128, 128), Tile(64, 256))
 """Those of f32 as it is: a warp has 16 rows of 128 or 256 columns. One stage and the sums fit the ring."""
 
@@ -201,7 +216,7 @@ def clocks(
     if tile.warpgroups == 1:
         finish = costs.low if tile.low else costs.alone
     if boxes and in_boxes(choice):
-        finish = costs.box
+        finish = costs.box * (1 + tile.pieces / 4) / 2
     if choice.splits > 1:
         rounds = math.ceil(tile.rows * tile.columns / (16 * 8) / choice.splits / layout.WORKER_WARPS)
         finish = costs.tile + costs.meet * (1 + rounds) / 2 + costs.part * choice.splits
@@ -224,7 +239,13 @@ def offers(
         for shared in (("", *tile.shareable) if pairs and blocks % layout.PAIR == 0 else ("",))
         for splits in SPLITS
         for choice in (Choice(tile, splits, shared),)
-        if splits == 1 or (not tile.low and splits <= most and choice.tiles(rows, columns, batches) * splits <= blocks)
+        if splits == 1
+        or (
+            not tile.low
+            and not tile.tall
+            and splits <= most
+            and choice.tiles(rows, columns, batches) * splits <= blocks
+        )
     ]
 
     def cost(choice: Choice) -> float:
@@ -242,13 +263,13 @@ def is_exact(instruction: Instruction, dtype: DType) -> bool:
 
 def ways(
     instruction: Instruction, dtype: DType, shape: tuple[int, int, int], slices: int, context: Context,
-    *, in_chunks: bool, pairs: bool = True, low: bool = False,
+    *, in_chunks: bool, pairs: bool = True, low: bool = False, tall: bool = False,
 ) -> tuple[tuple[Offer[Choice], ...], bool] | None:  # fmt: skip
     """What is offered for a product of `shape` (rows, columns, batches) and a depth of `slices`.
 
     Also whether its epilogue is done in registers. None where the handler is quicker. `in_chunks`: results that
     registers finish are stored in lines, of whole chunks. `pairs`: of 16-bit floats, blocks may share operands. `low`:
-    operands lie so that low tiles can be multiplied, and results in lines.
+    operands lie so that low tiles can be multiplied, and results in lines; `tall`: likewise.
     """
     blocks, depth = context.target.blocks, slices * DEPTH  # f32 takes as long as twice the depth
     fast = epilogue.is_fast(instruction)
@@ -261,7 +282,9 @@ def ways(
     tiles = tuple(tile for tile in (TILES if fast else SCRATCH_TILES) if dtype is not DType.F32 or tile in TURNED_TILES)
     if low and fast and dtype is not DType.F32 and epilogue.is_low(instruction):
         tiles += LOW_TILES
-    boxes = in_chunks and shape[2] == 1 and dtype is not DType.F32 and epilogue.is_in_boxes(instruction)
+    boxes = in_chunks and shape[2] == 1 and fast and dtype is not DType.F32 and epilogue.is_in_boxes(instruction)
+    if tall and boxes:
+        tiles += TALL_TILES
     return offers(*shape, blocks, depth, tiles=tiles, split=split, pairs=pairs, boxes=boxes), fast
 
 
@@ -271,8 +294,8 @@ def has_corners(rows: int, columns: int) -> bool:
 
 
 def in_boxes(choice: Choice) -> bool:
-    """Whether the copy engine stores the result (kernel/hopper/boxes.cuh)."""
-    return choice.splits == 1 and choice.tile == TILES[0]
+    """Whether the copy engine stores the result (kernel/hopper/boxes.cuh, tall.cuh)."""
+    return choice.splits == 1 and choice.tile in BOX_TILES
 
 
 def _wide_first(offered: tuple[Offer[Choice], ...]) -> tuple[Offer[Choice], ...]:

@@ -29,6 +29,7 @@ from dla.tests.emulator.device.test_exchange import chain, text
 from dla.tests.emulator.device.test_on_cpu import IN_BOXES
 from dla.tests.emulator.device.test_paths_fusion import CHAIN
 from dla.tests.emulator.device.test_paths_low import LOW
+from dla.tests.emulator.device.test_paths_tall import LAYERS
 
 BLOCKS = 132
 SANITIZED_TIMEOUT = 120.0
@@ -100,6 +101,11 @@ def _low(depth: int) -> Program:
     return assemble(LOW.replace(": T[", ": bf16[").replace("K", str(depth)))
 
 
+def _tall() -> Program:
+    sizes: Mapping[str, Any] = {"channels": 72, "outputs": 136, "epilogue": " bias=bias act=relu"}
+    return assemble(LAYERS.format(dtype="bf16", **sizes))
+
+
 def _normalised() -> Program:
     made = CHAIN.format(dtype="bf16", m=2, n=64, k=2048, n8=64, half=32, even=64)
     return assemble(made.replace("bias=b2", "bias=w[:, 0]").replace("residual=c2", "residual=v[0]"))
@@ -152,6 +158,7 @@ WAYS: dict[str, Way] = {
         streamed_norm=_normalised,
     ),
     **_each("CONV", lambda: assemble(test_paths_conv.CUT), WINDOWS, layout.PATH_CONV),
+    **_each("CONV tall", _tall, _of(*tilings.TALL_TILES), layout.PATH_CONV),
     **_listed(layout.PATH_PIXELS, CONV_of_images=test_paths_pixels.program_of),
     **_listed(
         layout.PATH_FLASH,
