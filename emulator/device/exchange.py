@@ -18,8 +18,10 @@ from dataclasses import dataclass, field, replace
 
 from dla.emulator.blocks import block_starts, register_accesses
 from dla.emulator.device.layout import COUNTERS, MAX_WAITS, NORM_OF_ONE, PATH_STREAM
-from dla.emulator.device.paths import Schedule
-from dla.emulator.device.paths.stream import GIVES_AT, NORM_AT, PLAIN_AT, TAKES_AT
+from dla.emulator.device.paths import Context, Schedule, flash, rotation
+from dla.emulator.device.paths.flash import FEW_TAKES_AT
+from dla.emulator.device.paths.rotation import Rotation
+from dla.emulator.device.paths.stream import GIVES_AT, NORM_AT, PLAIN_AT, TAKES_AT, is_row_major
 from dla.isa.descriptor import Descriptor, Dynamic
 from dla.isa.program import Instruction, Program
 from dla.isa.reach import Reach
@@ -31,6 +33,8 @@ MOST_BYTES = 16384
 MOST_BETWEEN = 16
 """Instructions from a giver to its taker."""
 _PIECE = 16
+_PLACE = 1024
+"""A giver's place is a multiple of."""
 
 
 @dataclass
@@ -38,15 +42,18 @@ class Exchange:
     """Who takes from whom."""
 
     givers: dict[int, int] = field(default_factory=dict)  # of each taker
+    passed: dict[int, tuple[int, ...]] = field(default_factory=dict)  # by each taker: what it does not wait for
+    takes: dict[int, int] = field(default_factory=dict)  # of each taker: where in a set it begins, in bytes
     places: dict[int, int] = field(default_factory=dict)  # of each giver: begin in a set, in bytes
+    tables: dict[int, tuple[Descriptor, Descriptor]] = field(default_factory=dict)  # of takers that rotate
     set_bytes: int = 0
 
     def before(self, index: int, conflicting: Sequence[Sequence[int]]) -> Sequence[int]:
         """What an instruction waits for, where `conflicting` is what it has to come after, directly."""
-        found, giver = conflicting[index], self.givers.get(index)
-        if giver is not None:
-            found = sorted({*found, *conflicting[giver]} - {giver})
-        more = {self.givers[j] for j in found if j in self.givers} if self.givers else ()
+        found, passed = conflicting[index], self.passed.get(index)
+        if passed is not None:
+            found = sorted({*found, *(j for k in passed for j in conflicting[k])} - {*passed})
+        more = {k for j in found for k in self.passed.get(j, ())} if self.passed else ()
         return sorted({*found, *more}) if more else found
 
     def schedules(self, of: Sequence[Schedule]) -> tuple[Schedule, ...]:
@@ -54,25 +61,60 @@ class Exchange:
         found = list(of)
         for index in {*self.givers, *self.places}:
             numbers = list(found[index].detail)
-            summary = found[index].summary
+            summary, product = found[index].summary, found[index].path == PATH_STREAM
             if index in self.places:
-                numbers[GIVES_AT] = self.places[index] // _PIECE + 1
+                if product:
+                    numbers[GIVES_AT] = self.places[index] // _PIECE + 1
+                else:
+                    numbers[0] |= (self.places[index] // _PLACE + 1) << 16
             if index in self.givers:
-                numbers[TAKES_AT] = self.places[self.givers[index]] // _PIECE + 1
-                summary += f", takes a from {self.givers[index]} as it comes"
+                numbers[TAKES_AT if product else FEW_TAKES_AT] = self.takes[index] // _PIECE + 1
+                summary += f", takes {'a' if product else 'q'} from {self.givers[index]} as it comes"
             found[index] = replace(found[index], detail=tuple(numbers), summary=summary)
         return tuple(found)
 
+    def apart(self) -> dict[int, int]:
+        """Of each taker that does not wait for another instruction between its giver and itself: that one."""
+        return {taker: passed[-1] for taker, passed in self.passed.items() if len(passed) > 1}
 
-def find(program: Program, before: Sequence[Sequence[int]], schedules: Sequence[Schedule], reach: Reach) -> Exchange:
+    def add_rotated(self, taker: int, program: Program, how: Rotation | None) -> None:
+        """An ATTENTION takes what the product two instructions before has made, ahead of the ROPE between them."""
+        if how is not None and how.bytes <= MOST_BYTES:
+            self.add(taker, taker - 2, program, taker - 1, offset=how.offset)
+            self.tables[taker] = how.tables
+
+    def add(self, taker: int, giver: int, program: Program, *between: int, offset: int = 0) -> None:
+        """`taker` takes what lies from `offset` on in the giver's result, and does not wait for `between` either."""
+        if giver not in self.places:
+            out = _operand(program.instructions[giver], "out")
+            self.places[giver] = self.set_bytes
+            self.set_bytes += -(-out.elements * out.dtype.itemsize // _PLACE) * _PLACE
+        self.givers[taker], self.passed[taker] = giver, (giver, *between)
+        self.takes[taker] = self.places[giver] + offset
+
+
+def find(
+    program: Program, before: Sequence[Sequence[int]], schedules: Sequence[Schedule], context: Context
+) -> Exchange:
     """What goes through the exchange; `before` as `conflicts` finds it."""
     found = Exchange()
+    code = program.instructions
     plain = [each.path == PATH_STREAM and any(each.detail[PLAIN_AT:]) for each in schedules]
     if sum(plain) < 2 or len(schedules) > COUNTERS:  # else counters are shared
         return found
     block = _blocks(program)
-    for taker, instruction in enumerate(program.instructions):
-        if not plain[taker] or block[taker] is None or len(before[taker]) > MAX_WAITS:
+    gives = [
+        p or (flash.is_held(i, each) and is_row_major(_operand(i, "out")))
+        for p, i, each in zip(plain, code, schedules, strict=True)
+    ]
+    for taker, instruction in enumerate(code):
+        if block[taker] is None or len(before[taker]) > MAX_WAITS:
+            continue
+        if not plain[taker]:
+            if gives[taker] and taker > 1 and plain[taker - 2] and block[taker - 2] == block[taker]:
+                waits = sum(len(before[j]) for j in range(taker - 2, taker + 1))
+                if 2 * waits <= MAX_WAITS and flash.steps_once(instruction, context):
+                    found.add_rotated(taker, program, rotation.find(program, taker, context))
             continue
         norm = schedules[taker].detail[NORM_AT]
         if norm and not norm & NORM_OF_ONE:
@@ -80,22 +122,14 @@ def find(program: Program, before: Sequence[Sequence[int]], schedules: Sequence[
         for giver in before[taker]:
             if (
                 max(0, taker - MOST_BETWEEN) <= giver < taker
-                and plain[giver]
+                and gives[giver]
                 and block[giver] == block[taker]
                 and 2 * (len(before[taker]) + len(before[giver])) <= MAX_WAITS
-                and _fits(program.instructions[giver], instruction)
-                and not _meets(program, reach, giver, taker)
+                and _fits(code[giver], instruction)
+                and not _meets(program, context.reach, giver, taker)
             ):
-                found.givers[taker] = giver
-                _place(found, program.instructions[giver], giver)
+                found.add(taker, giver, program)
     return found
-
-
-def _place(found: Exchange, instruction: Instruction, giver: int) -> None:
-    if giver not in found.places:
-        out = _operand(instruction, "out")
-        found.places[giver] = found.set_bytes
-        found.set_bytes += -(-out.elements * out.dtype.itemsize // 1024) * 1024
 
 
 def _blocks(program: Program) -> list[int | None]:

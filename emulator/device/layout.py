@@ -31,6 +31,7 @@ FLASH_WIDE, FLASH_F16, FLASH_HALVES = 1, 2, 4
 NORM_ROWS, NORM_CENTRED, NORM_GAIN, NORM_BIAS, BIAS_FIRST, NORM_OF_ONE = (1 << i for i in range(6))
 STREAM_NORM_ELEMENTS = 4096
 CHANNELS_SLOT = MAX_OPERANDS - 1
+TABLES_SLOT = MAX_OPERANDS - 2
 WAIT_FOR_ALL = 0xFFFFFFFF
 PLAIN_UNITS = 8
 CONTROLLER_ONLY = 0x100
@@ -90,6 +91,7 @@ CONSTANTS: dict[str, tuple[int, str]] = {
     "BIAS_FIRST": (BIAS_FIRST, "which is the first of the channels; else the gain is"),
     "NORM_OF_ONE": (NORM_OF_ONE, "of one row, in which no thread has more than a vector"),
     "STREAM_NORM_ELEMENTS": (STREAM_NORM_ELEMENTS, "of the rows that a streamed product may normalise"),
+    "TABLES_SLOT": (TABLES_SLOT, "and the next: of an ATTENTION that rotates what it takes, cosines and sines"),
     "CHANNELS_SLOT": (CHANNELS_SLOT, "operand of such a product that is no operand of GEMM: gain and bias, a row each"),
     "WARP": (WARP, "threads of a warp"),
     "CONTROLLER_WARPS": (CONTROLLER_WARPS, "a whole warpgroup, so that registers can move between roles"),

@@ -13,7 +13,7 @@ same time.
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 MOST_LOOKED_AT = 16
@@ -32,10 +32,16 @@ class Share:
     together: int = 1
 
 
-def first_blocks(before: Sequence[Sequence[int]], shares: Sequence[Share | None], blocks: int) -> list[int]:
+def first_blocks(
+    before: Sequence[Sequence[int]],
+    shares: Sequence[Share | None],
+    blocks: int,
+    apart: Mapping[int, int] | None = None,
+) -> list[int]:
     """The first of so many blocks for each instruction; 0 for those that no worker executes, whose share is None.
 
-    `before`: for each instruction those that it waits for, in ascending order, as `conflicts` finds them.
+    `before`: for each instruction those that it waits for, in ascending order, as `conflicts` finds them; but those in
+    `apart` need not wait for one of these, so that they begin behind it.
     """
     places: list[int] = [0] * len(shares)  # counted without end
     ends = [0] * len(shares)
@@ -57,6 +63,8 @@ def first_blocks(before: Sequence[Sequence[int]], shares: Sequence[Share | None]
             turn = places[index] + share.tiles
             if share.tiles >= blocks:
                 everywhere.add(index)
+        elif apart and index in apart:
+            places[index] = ends[apart[index]]
         elif left is not None:
             taken_over.add(left)
             if left in everywhere and share.tiles < blocks:

@@ -28,6 +28,7 @@ from dla.emulator.device.layout import (
     MAX_WAITS,
     PATH_CONV,
     PATH_GEMM,
+    TABLES_SLOT,
     TENSOR,
     WAIT_FOR_ALL,
 )
@@ -120,12 +121,15 @@ def build(program: Program, bases: Mapping[Segment, int], target: Target, choice
         schedules[index] = norm.added_to(schedules[index])
         assert len(slots[index]) <= CHANNELS_SLOT, "a GEMM that normalises has no operand in the slot of the channels"
         slots[index] += (0,) * (CHANNELS_SLOT - len(slots[index])) + (_channels_slot(norm.channels, tables),)
-    operands = _operands(tables, context)
-    handed = exchange.find(program, before, schedules, reach)
+    handed = exchange.find(program, before, schedules, context)
     schedules = list(handed.schedules(schedules))
+    for index, more in handed.tables.items():
+        assert len(slots[index]) <= TABLES_SLOT, "an ATTENTION has no operand in the slots of the tables"
+        slots[index] += (0,) * (TABLES_SLOT - len(slots[index])) + tuple(tables.slot(d, d.dims) for d in more)
+    operands = _operands(tables, context)
     waits, wait_lists = _waits(program, before, handed)
     shares = [_share(*pair, target.blocks) for pair in zip(program.instructions, schedules, strict=True)]
-    waits[:, 3] = first_blocks(before, shares, target.blocks)
+    waits[:, 3] = first_blocks(before, shares, target.blocks, handed.apart())
     headers = _headers(program, tables, schedules, waits, wait_lists)
     for header, entries in zip(headers, slots, strict=True):
         header["present"] = sum(1 << k for k, entry in enumerate(entries) if entry)

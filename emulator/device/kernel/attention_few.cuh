@@ -3,6 +3,7 @@
 // block with the last keys takes it up. All is combined in the order of the keys.
 #pragma once
 #include "attention_mma.cuh"
+#include "exchange.cuh"
 #include "merged.cuh"
 
 constexpr u32 FEW_QUERIES = 16, FEW_DEPTH = 512, FEW_ROWS = 16;  // rows: of a tile
@@ -14,9 +15,14 @@ enum FewWay : u32 { FEW_NOT = 0, FEW_STAGED, FEW_HELD };        // many queries;
 struct __align__(16) FewQueries {
     static constexpr u32 LEAST_KEYS = 64, ENOUGH_KEYS = 128;  // of a split: so many, where there are more than
     static constexpr u32 FEW_SPLITS = 8;                      // so many splits, which are taken up at once
+    static constexpr u32 MOST_ROW_TILES = 0xffff;
 
-    u32 partials, workspace;  // partial results that the workspace holds, by the plan; and where, in 1024 bytes
-    u32 row_tiles, splits, tiles;
+    // By the plan: partial results that the workspace holds, and where, in 1024 bytes; where in the exchange the result is left
+    // for others, in 1024 bytes, plus 1; and where q comes to be there, together with the last key and value (FreshLine).
+    u16 partials, gives;
+    u32 workspace, takes;
+    u16 row_tiles, splits;
+    u32 tiles;
     u32 heads_per_key, key_heads;
     u32 per_split, per_query;  // reciprocals of splits and queries
     u32 first, last;  // keys that any query sees
@@ -30,18 +36,19 @@ struct __align__(16) FewQueries {
     DEV void measure(const AttentionArgs& args) {
         const AttentionShape s(args);
         const Tensor& q = args.q();
-        way = s.queries > FEW_QUERIES || q.dtype == DTYPE_F32 || s.depth > FEW_DEPTH ? FEW_NOT : FEW_STAGED;
+        const u32 rows = (s.heads_per_key * s.queries + FEW_ROWS - 1) / FEW_ROWS;  // tiles of them
+        way = s.queries > FEW_QUERIES || q.dtype == DTYPE_F32 || s.depth > FEW_DEPTH || rows > MOST_ROW_TILES ? FEW_NOT : FEW_STAGED;
         if (way == FEW_NOT) return;
-        row_tiles = (s.heads_per_key * s.queries + FEW_ROWS - 1) / FEW_ROWS;
+        row_tiles = static_cast<u16>(rows);
         heads_per_key = s.heads_per_key;
         key_heads = s.heads / s.heads_per_key;
-        const u32 groups = static_cast<u32>(q.dims[0]) * key_heads * row_tiles * s.column_tiles;  // of tiles that are combined
+        const u32 groups = static_cast<u32>(q.dims[0]) * key_heads * rows * s.column_tiles;  // of tiles that are combined
         first = s.first_key(0);
         last = max(first, s.end_key(s.queries - 1));
-        const u32 keys = last - first, most = groups == 0 ? 1 : max(1u, min(partials, gridDim.x) / groups);  // splits
+        const u32 keys = last - first, most = groups == 0 ? 1 : max(1u, min(static_cast<u32>(partials), gridDim.x) / groups);  // splits
         share = max(max(LEAST_KEYS, (keys + most - 1) / most), min(ENOUGH_KEYS, (keys + FEW_SPLITS - 1) / FEW_SPLITS));
         share = (share + STEP_KEYS - 1) / STEP_KEYS * STEP_KEYS;
-        splits = max(1u, (keys + share - 1) / share);
+        splits = static_cast<u16>(max(1u, (keys + share - 1) / share));
         tiles = groups * splits;
         per_split = reciprocal(splits);
         per_query = reciprocal(s.queries);
@@ -146,6 +153,7 @@ struct FewTarget {
     bool whole, first;       // stored at once; the row's first
     i64 offset;
     char* p;
+    f32* others;  // where they are left for others
 
     DEV FewTarget(const AttentionArgs& a, const FewQueries& few, const FewQueriesTile& tile, u32 line, u32 column) : args(a) {
         const Tensor& out = args.out();
@@ -156,16 +164,18 @@ struct FewTarget {
         first = column == 0 && tile.column == 0;
         offset = tile.base(out, head) + query * out.strides[2] + static_cast<i64>(tile.column + column) * out.strides[3];
         p = element(out, offset);
+        others = few.gives ? reinterpret_cast<f32*>(exchange_at((few.gives - 1) * (1024 / CHUNK_BYTES) + 1) + offset * 2) : nullptr;
         whole = count == 4 && out.strides[3] == 1 && out.item_bytes == 2 && reinterpret_cast<u64>(p) % sizeof(uint2) == 0 &&
                 range_in_bounds(out, p, sizeof(uint2));
     }
     DEV void store(const FewQuad& quad, const FewQueriesTile& tile) const {
         const f32 inverse = quad.total == 0.0f ? 0.0f : fast_reciprocal(quad.total);
         const float4 v = make_float4(quad.sums.x * inverse, quad.sums.y * inverse, quad.sums.z * inverse, quad.sums.w * inverse);
+        const bool bf16 = args.out().dtype == DTYPE_BF16;
+        const uint2 words = bf16 ? make_uint2(pack_bf16(v.x, v.y), pack_bf16(v.z, v.w)) : make_uint2(pack_f16(v.x, v.y), pack_f16(v.z, v.w));
+        if (others) store_relaxed_8(others, words);
         if (whole) {
-            const bool bf16 = args.out().dtype == DTYPE_BF16;
-            *reinterpret_cast<uint2*>(p) = bf16 ? make_uint2(pack_bf16(v.x, v.y), pack_bf16(v.z, v.w))
-                                                : make_uint2(pack_f16(v.x, v.y), pack_f16(v.z, v.w));
+            *reinterpret_cast<uint2*>(p) = words;
         } else if (count != 0) {
             store_four(args.out(), offset, v, count);
         }

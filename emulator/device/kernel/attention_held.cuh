@@ -6,6 +6,7 @@
 #pragma once
 #include "attention_few.cuh"
 #include "path_workers.cuh"
+#include "rotary.cuh"
 
 // Lines of one head of a tensor, by addresses of their own: its strides are read once.
 struct HeldLines {
@@ -24,6 +25,14 @@ struct HeldLines {
         const char* p = base + line * pitch + chunk * CHUNK_BYTES;
         if (range_in_bounds(t, p, CHUNK_BYTES)) prefetch(p);
     }
+};
+
+// Where one query comes through the exchange, ahead of the ROPE that rotates it in memory, so does what the giver left for the last
+// key and value, which lie in memory as they lie in the exchange. Lanes rotate query and key for themselves, and put them in
+// the place of what they loaded from memory; values past the last one are that one, too. A warp has all its keys in one step then.
+template <u32 WIDTH> struct FreshLine {
+    u32 line;  // the last key; ~0 if it is not among those of the tile, or was there before
+    uint4 key[WIDTH / 32], value;
 };
 
 // A warp has 16 keys at a time, and 64 columns: SIDES warps share the same keys.
@@ -81,10 +90,9 @@ template <class T, u32 WIDTH> struct HeldAttention {
         Values v;
         load_keys(k, keys, key + g, end);
         load_values(v, values, key + 2 * t, end);
-#pragma unroll
-        for (u32 half = 0; half < 2; ++half)
-#pragma unroll
-            for (u32 i = 0; i < WIDTH / 32; ++i) q[half][i] = queries.load_at(query[half], 4 * i);
+        FreshLine<WIDTH> fresh;
+        load_queries(q, fresh, args, few, tile, queries, query, keys, values, t);
+        if (fresh.line - key < STEP_KEYS) put_fresh(k, v, fresh, key, end, g, t);
         Running r;
         r.clear();
 #pragma unroll 1
@@ -121,6 +129,56 @@ template <class T, u32 WIDTH> struct HeldAttention {
         }
         keep(r, reinterpret_cast<f32*>(block.scratch()), tile.rows, block);
         return true;
+    }
+
+    // The query, and the last key and value where they come with it. What need not be asked for is the query once more: there is no
+    // branch, because a 16-byte load whose result comes from one of two places goes to local memory.
+    static DEV void load_queries(Deep& q, FreshLine<WIDTH>& fresh, const AttentionArgs& args, const FewQueries& few, const FewQueriesTile& tile,
+                                 const HeldLines& queries, const i64 (&query)[2], const HeldLines& keys, const HeldLines& values, u32 t) {
+        const bool takes = few.takes != 0;
+        const u32 last = args.k().dims[2] - 1;
+        fresh.line = takes && last - tile.begin < tile.end - tile.begin ? last : ~0u;
+        const i64 moved = takes ? exchange_at(few.takes) - in_global(args.q().data) : 0;  // from memory to the exchange
+        const char* const own = queries.base + query[0];
+        const bool more = fresh.line != ~0u;
+        const char* const key = more ? keys.base + last * keys.pitch : own;
+        const char* const value = more ? values.base + last * values.pitch : own;
+        const HeldTables<T, WIDTH> tables(args.work.operands + TABLES_SLOT, t, takes, own);
+        const auto load = [&](const char* p) {
+            if (!takes && !range_in_bounds(args.q(), p, CHUNK_BYTES)) return make_uint4(0, 0, 0, 0);
+            return load_relaxed_16(reinterpret_cast<const f32*>(p + moved));
+        };
+        const auto look = [&] {
+            u32 most = 0;
+#pragma unroll
+            for (u32 i = 0; i < WIDTH / 32; ++i) {
+                q[0][i] = load(queries.base + query[0] + 4 * i * CHUNK_BYTES);
+                q[1][i] = load(queries.base + query[1] + 4 * i * CHUNK_BYTES);
+                fresh.key[i] = load(key + 4 * i * CHUNK_BYTES);
+                most = max(most, max(max(most_of(q[0][i]), most_of(q[1][i])), most_of(fresh.key[i])));
+            }
+            fresh.value = load(value);
+            most = max(most, most_of(fresh.value));
+            return __all_sync(0xffffffffu, !takes || most != NOT_THERE);
+        };
+        const Launch* const launch = shared_state().launch;
+        // After a trap, whatever is there: the other warps count on this one.
+        if (!spin(launch, look, [&] { raise(launch, TRAP_TIMEOUT, present_instruction(), WAITED_FOR_RESULTS); })) stop(shared_state());
+        if (!takes) return;
+        tables.rotate_line(q[0]);
+        tables.rotate_line(q[1]);
+        tables.rotate_line(fresh.key);
+    }
+    static DEV void put_fresh(Deep& k, Values& v, const FreshLine<WIDTH>& fresh, u32 key, u32 end, u32 g, u32 t) {
+#pragma unroll
+        for (u32 j = 0; j < 2; ++j)
+#pragma unroll
+            for (u32 i = 0; i < WIDTH / 32; ++i) replace(k[j][i], fresh.key[i], min(key + g + 8 * j, end - 1) == fresh.line);
+#pragma unroll
+        for (u32 j = 0; j < 4; ++j) replace(v[j], fresh.value, min(key + 2 * t + j % 2 + j / 2 * 8, end - 1) == fresh.line);
+    }
+    static DEV void replace(uint4& to, const uint4& by, bool it) {
+        to = make_uint4(it ? by.x : to.x, it ? by.y : to.y, it ? by.z : to.z, it ? by.w : to.w);
     }
 
     // What the first loads will find in a cache.

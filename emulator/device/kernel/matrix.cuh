@@ -64,12 +64,14 @@ struct Bf16 {
     static constexpr u32 DEPTH = 16;
     static DEV void multiply(f32 (&d)[4], const u32 (&a)[4], u32 b0, u32 b1) { mma_bf16(d, a, b0, b1); }
     static DEV u32 pack(f32 low, f32 high) { return pack_bf16(low, high); }
+    static DEV float2 unpack(u32 word) { return make_float2(__uint_as_float(word << 16), __uint_as_float(word & 0xffff0000u)); }
 };
 struct F16 {
     using Element = Bits16;
     static constexpr u32 DEPTH = 16;
     static DEV void multiply(f32 (&d)[4], const u32 (&a)[4], u32 b0, u32 b1) { mma_f16(d, a, b0, b1); }
     static DEV u32 pack(f32 low, f32 high) { return pack_f16(low, high); }
+    static DEV float2 unpack(u32 word) { return make_float2(f32_from_f16(static_cast<u16>(word)), f32_from_f16(static_cast<u16>(word >> 16))); }
 };
 struct Tf32 {
     using Element = Truncated;

@@ -1,6 +1,7 @@
 // ROPE: one thread rotates a pair, or eight, and copies elements beyond the pairs; so out may be x.
 #pragma once
 #include "reduction.cuh"
+#include "rotary.cuh"
 #include "units.cuh"
 #include "views.cuh"
 
@@ -39,12 +40,6 @@ struct RopeHandler {
     static DEV u32 tiles(const RopeArgs& args) {
         const Kept& all = Kept::of(args.work);
         return all.way ? all.tiles() : elementwise_tiles(Walk(args.x(), leading_axes(args.x(), 1)).count * items(args));
-    }
-
-    static DEV void rotate(f32& a, f32& b, f32 cos, f32 sin) {
-        const f32 first = a * cos - b * sin;
-        b = b * cos + a * sin;
-        a = first;
     }
 
     // Eight pairs at a time: two vectors of x, which are neighbours where pairs are.

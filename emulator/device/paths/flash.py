@@ -22,8 +22,15 @@ FAR = 1 << 30
 """Queries and keys that positions of 32 bits can tell apart."""
 FEW_QUERIES, FEW_DEPTH = 16, 512
 """What kernel/attention_few.cuh takes."""
+MOST_ROW_TILES = 0xFFFF
 LEAST_KEYS = 64
 """Keys that one block has, at least, where keys are split over blocks."""
+ENOUGH_KEYS, FEW_SPLITS, STEP_KEYS = 128, 8, 128
+"""More than so many splits have more keys than the least, but not more than enough; keys of 64 columns in a step."""
+HELD_COLUMNS = (64, 128)
+"""Of keys that warps keep in registers (kernel/attention_held.cuh), and of values."""
+FEW_TAKES_AT = 2
+"""Place in the numbers of an ATTENTION of few queries; GIVES is in the upper half of the first one."""
 PARTIAL_BYTES = 16 * (128 + 2 * 128 // 4) * 4
 """Of a partial result: 16 rows of sums, each with its maximum and denominator behind it, once for each four of them."""
 
@@ -61,7 +68,49 @@ def few_queries(instruction: Instruction, context: Context) -> Schedule | None:
         return None
     partials = context.target.blocks
     at = context.workspace(partials * PARTIAL_BYTES)
-    return Schedule(PATH_GENERIC, (partials, at // 1024), "keys split over blocks")
+    return Schedule(PATH_GENERIC, (partials, at // 1024, 0), "keys split over blocks")
+
+
+def is_held(instruction: Instruction, chosen: Schedule) -> bool:
+    """Whether few queries, and all that they meet, go through registers, whatever the program's registers hold."""
+    if instruction.row.mnemonic != "ATTENTION" or chosen.path != PATH_GENERIC or not chosen.detail:
+        return False
+    if instruction.attributes.get("softcap") or any(instruction.operand(name) is not None for name in ("mask", "lse")):
+        return False
+    out, q, k, v = _operands(instruction)
+    heads, of_keys, columns = q.bounds[1], k.bounds[1], q.bounds[3]
+    return (
+        not any(
+            isinstance(dim, Dynamic) for dim in (*out.dims, *q.dims, *k.dims[:2], k.dims[3], *v.dims[:2], v.dims[3])
+        )
+        and out.elements > 0
+        and q.bounds[2] <= FEW_QUERIES
+        and columns in HELD_COLUMNS
+        and v.bounds[3] == columns
+        and k.bounds[2] < FAR
+        and out.dtype is q.dtype
+        and math.ceil(heads // of_keys * q.bounds[2] / FEW_QUERIES) <= MOST_ROW_TILES
+        and all(map(_in_chunks, (q, k, v)))
+    )
+
+
+def steps_once(instruction: Instruction, context: Context) -> bool:
+    """Whether each warp has all its keys at once, of an ATTENTION that is_held, however many there are.
+
+    That is FewQueries' share of a split, which grows with the keys, and what the warps of a block have in one step.
+    """
+    _, q, k, _ = _operands(instruction)
+    keys, (samples, heads, queries, columns) = k.bounds[2], q.bounds
+    row_tiles = math.ceil(heads // k.bounds[1] * queries / FEW_QUERIES)
+    splits = max(1, context.target.blocks // (samples * k.bounds[1] * row_tiles))
+    share = max(LEAST_KEYS, math.ceil(keys / splits), min(ENOUGH_KEYS, math.ceil(keys / FEW_SPLITS)))
+    return share <= STEP_KEYS * HELD_COLUMNS[0] // columns
+
+
+def _in_chunks(d: Descriptor) -> bool:
+    """Whether all lines are chunks of 16 bytes, whatever registers hold."""
+    steps = [s * d.dtype.itemsize for dim, s in zip(d.bounds[:-1], d.strides[:-1], strict=True) if dim != 1]
+    return d.strides[-1] == 1 and not any(step % ALIGNMENT for step in (*steps, d.offset, d.offset_scale))
 
 
 def _paired_heads(q: Descriptor, v: Descriptor) -> int:

@@ -2,14 +2,9 @@
 // NORM would have read; each of its blocks normalises them all, behind the sums in the staging, by the formula of norm.cuh.
 #pragma once
 #ifdef HOPPER
+#include "exchange.cuh"
 #include "rows.cuh"
 #include "hopper/stream_operands.cuh"
-
-// Small results that one product leaves and the next takes as they come, besides the ordinary way. A word of two neighbours is
-// all ones until they are there, which no result is: conversions give another NaN. Nobody else writes it, it is written once
-// in a launch, and says nothing of other words; so neither side orders anything.
-constexpr u32 NOT_THERE = ~0u;
-DEV char* exchange_at(u32 place) { return place ? Kept::shared().exchange + static_cast<u64>(place - 1) * CHUNK_BYTES : nullptr; }
 
 template <u32 DTYPE> DEV float2 unpack_pair(u32 word) {
     if (DTYPE == DTYPE_BF16) return make_float2(__uint_as_float(word << 16), __uint_as_float(word & 0xffff0000u));
@@ -161,7 +156,7 @@ template <u32 DTYPE> struct StreamNormOfOne {
         uint4 raw;
         const auto look = [&] {
             raw = load_relaxed_16(reinterpret_cast<const f32*>(from));
-            return __all_sync(0xffffffffu, max(max(raw.x, raw.y), max(raw.z, raw.w)) != NOT_THERE);
+            return __all_sync(0xffffffffu, most_of(raw) != NOT_THERE);
         };
         if (!spin(launch, look, [&] { raise(launch, TRAP_TIMEOUT, present_instruction(), WAITED_FOR_RESULTS); })) stop(shared_state());
         return raw;

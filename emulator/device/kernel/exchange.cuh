@@ -1,0 +1,12 @@
+// Small results that one instruction leaves and the next takes as they come, besides the ordinary way
+// (emulator/device/exchange.py). A word of two neighbours is all ones until they are there, which no result is: conversions give
+// another NaN. Nobody else writes it, it is written once in a launch, and says nothing of other words; so neither side orders
+// anything.
+#pragma once
+#include "path_workers.cuh"
+
+constexpr u32 NOT_THERE = ~0u;
+
+// A place in 16 bytes, plus 1; 0 is none.
+DEV char* exchange_at(u32 place) { return place ? Kept::shared().exchange + static_cast<u64>(place - 1) * CHUNK_BYTES : nullptr; }
+DEV u32 most_of(const uint4& v) { return max(max(v.x, v.y), max(v.z, v.w)); }
