@@ -127,8 +127,8 @@ def _assemble(
     in_lines = _is_dense(out) and epilogue.is_in_lines(instruction) and tilings.has_corners(shape.rows, shape.outputs)
     in_chunks = in_lines and epilogue.is_in_chunks(out)
     found = tilings.ways(
-        instruction, x.dtype, product, shape.stages, context, in_chunks=in_chunks, pairs=plain, low=plain and in_lines,
-        tall=out.dtype is x.dtype,
+        instruction, x.dtype, product, shape.stages, context, in_chunks=in_chunks, pairs=plain, low=in_lines,
+        tall=out.dtype is x.dtype, gathered=not plain,
     )  # fmt: skip
     if found is None:
         return None
@@ -184,7 +184,8 @@ def _slices(choice: Choice, total: int) -> int:
     def longest(slices: int) -> float:
         return math.ceil(math.ceil(total / slices) / choice.splits) * (slices + 1.5)
 
-    most = min(tilings.RING_GRANULES // (tilings.LEAST_STAGES * choice.tile.granules), total // choice.splits // 2)
+    room = tilings.RING_GRANULES * tilings.GRANULE_BYTES // (tilings.LEAST_STAGES * choice.tile.slice_bytes)
+    most = min(room, total // choice.splits // 2)
     return min(range(1, max(1, most) + 1), key=lambda slices: (longest(slices), slices))
 
 

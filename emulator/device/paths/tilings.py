@@ -140,6 +140,7 @@ class Costs:
     box: int = 4000  # and of one whose result the copy engine stores
     meet: int = 3650  # to finish a block's share; half as much more for each 16 x 8 of a warp behind the first
     part: int = 500  # more of that, for each part of the depth
+    gathered: int = 70  # of a slice of a low tile, where its rows are windows
     open: int = 3000  # until a pair of blocks has agreed to share: weights come so much later
 
 
@@ -191,11 +192,11 @@ class Choice:
 
 def clocks(
     choice: Choice, rows: int, columns: int, batches: int, blocks: int, depth: int, costs: Costs = COSTS,
-    *, boxes: bool = False,
+    *, boxes: bool = False, gathered: bool = False,
 ) -> float:  # fmt: skip
     """About how long `batches` products of [rows, depth] and [depth, columns] take on `blocks` blocks, in clocks.
 
-    `boxes`: the copy engine may store the result.
+    `boxes`: the copy engine may store the result; `gathered`: rows are windows.
     """
     tile = choice.tile
     items = choice.tiles(rows, columns, batches) * choice.splits
@@ -211,6 +212,8 @@ def clocks(
         touched * DEPTH * 2 / costs.shared_bytes,
         fetched / bandwidth,
     )
+    if tile.low and gathered:
+        stage += costs.gathered
     stages = math.ceil(math.ceil(depth / DEPTH) / choice.splits)
     finish: float = costs.tile + costs.piece * tile.pieces
     if tile.warpgroups == 1:
@@ -229,9 +232,9 @@ def clocks(
 def offers(
     rows: int, columns: int, batches: int, blocks: int, depth: int,
     *, tiles: tuple[Tile, ...] = TILES, split: bool = True, pairs: bool = False, boxes: bool = False,
-    costs: Costs = COSTS,
+    gathered: bool = False, costs: Costs = COSTS,
 ) -> tuple[Offer[Choice], ...]:  # fmt: skip
-    """All ways with what they cost, the cheapest first; `pairs`: blocks may share operands; `boxes`: see clocks."""
+    """All ways with what they cost, the cheapest first; `pairs`: blocks may share operands; the others: see clocks."""
     most = math.ceil(depth / DEPTH) // 2 if split else 1
     choices = [
         choice
@@ -250,7 +253,7 @@ def offers(
 
     def cost(choice: Choice) -> float:
         factor = UNSHARED if pairs and choice.tile == TILES[0] and not choice.shared else 1.0
-        return factor * clocks(choice, rows, columns, batches, blocks, depth, costs, boxes=boxes)
+        return factor * clocks(choice, rows, columns, batches, blocks, depth, costs, boxes=boxes, gathered=gathered)
 
     offered = [Offer(choice, cost(choice)) for choice in choices]
     return tuple(sorted(offered, key=lambda o: (o.clocks, o.choice.brought("a") + o.choice.brought("b"))))
@@ -263,13 +266,14 @@ def is_exact(instruction: Instruction, dtype: DType) -> bool:
 
 def ways(
     instruction: Instruction, dtype: DType, shape: tuple[int, int, int], slices: int, context: Context,
-    *, in_chunks: bool, pairs: bool = True, low: bool = False, tall: bool = False,
+    *, in_chunks: bool, pairs: bool = True, low: bool = False, tall: bool = False, gathered: bool = False,
 ) -> tuple[tuple[Offer[Choice], ...], bool] | None:  # fmt: skip
     """What is offered for a product of `shape` (rows, columns, batches) and a depth of `slices`.
 
     Also whether its epilogue is done in registers. None where the handler is quicker. `in_chunks`: results that
     registers finish are stored in lines, of whole chunks. `pairs`: of 16-bit floats, blocks may share operands. `low`:
-    operands lie so that low tiles can be multiplied, and results in lines; `tall`: likewise.
+    operands lie so that low tiles can be multiplied, and results in lines; `tall`: likewise; `gathered`:
+    rows are windows.
     """
     blocks, depth = context.target.blocks, slices * DEPTH  # f32 takes as long as twice the depth
     fast = epilogue.is_fast(instruction)
@@ -285,7 +289,7 @@ def ways(
     boxes = in_chunks and shape[2] == 1 and fast and dtype is not DType.F32 and epilogue.is_in_boxes(instruction)
     if tall and boxes:
         tiles += TALL_TILES
-    return offers(*shape, blocks, depth, tiles=tiles, split=split, pairs=pairs, boxes=boxes), fast
+    return offers(*shape, blocks, depth, tiles=tiles, split=split, pairs=pairs, boxes=boxes, gathered=gathered), fast
 
 
 def has_corners(rows: int, columns: int) -> bool:
