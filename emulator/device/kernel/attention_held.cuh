@@ -92,7 +92,7 @@ template <class T, u32 WIDTH> struct HeldAttention {
         load_values(v, values, key + 2 * t, end);
         FreshLine<WIDTH> fresh;
         load_queries(q, fresh, args, few, tile, queries, query, keys, values, t);
-        if (fresh.line - key < STEP_KEYS) put_fresh(k, v, fresh, key, end, g, t);
+        if (EXCHANGES && fresh.line - key < STEP_KEYS) put_fresh(k, v, fresh, key, end, g, t);
         Running r;
         r.clear();
 #pragma unroll 1
@@ -135,7 +135,7 @@ template <class T, u32 WIDTH> struct HeldAttention {
     // branch, because a 16-byte load whose result comes from one of two places goes to local memory.
     static DEV void load_queries(Deep& q, FreshLine<WIDTH>& fresh, const AttentionArgs& args, const FewQueries& few, const FewQueriesTile& tile,
                                  const HeldLines& queries, const i64 (&query)[2], const HeldLines& keys, const HeldLines& values, u32 t) {
-        const bool takes = few.takes != 0;
+        const bool takes = EXCHANGES && few.takes != 0;
         const u32 last = args.k().dims[2] - 1;
         fresh.line = takes && last - tile.begin < tile.end - tile.begin ? last : ~0u;
         const i64 moved = takes ? exchange_at(few.takes) - in_global(args.q().data) : 0;  // from memory to the exchange
@@ -154,11 +154,15 @@ template <class T, u32 WIDTH> struct HeldAttention {
             for (u32 i = 0; i < WIDTH / 32; ++i) {
                 q[0][i] = load(queries.base + query[0] + 4 * i * CHUNK_BYTES);
                 q[1][i] = load(queries.base + query[1] + 4 * i * CHUNK_BYTES);
+                most = max(most, max(most_of(q[0][i]), most_of(q[1][i])));
+                if (!EXCHANGES) continue;
                 fresh.key[i] = load(key + 4 * i * CHUNK_BYTES);
-                most = max(most, max(max(most_of(q[0][i]), most_of(q[1][i])), most_of(fresh.key[i])));
+                most = max(most, most_of(fresh.key[i]));
             }
-            fresh.value = load(value);
-            most = max(most, most_of(fresh.value));
+            if (EXCHANGES) {
+                fresh.value = load(value);
+                most = max(most, most_of(fresh.value));
+            }
             return __all_sync(0xffffffffu, !takes || most != NOT_THERE);
         };
         const Launch* const launch = shared_state().launch;

@@ -5,6 +5,11 @@
 #pragma once
 #include "path_workers.cuh"
 
+#ifdef HOPPER
+constexpr bool EXCHANGES = true;
+#else
+constexpr bool EXCHANGES = false;  // products give, and they need the copy engine
+#endif
 constexpr u32 NOT_THERE = ~0u;
 
 // A place in 16 bytes, plus 1; 0 is none.
