@@ -138,6 +138,8 @@ class Costs:
     alone: int = 2300  # both of a tile whose depth the warpgroups share,
     low: int = 1700  # and of one of few rows
     box: int = 4000  # and of one whose result the copy engine stores
+    tall: int = 2600  # of those, of one of 256 rows,
+    tall_piece: int = 200  # and more for each piece
     meet: int = 3650  # to finish a block's share; half as much more for each 16 x 8 of a warp behind the first
     part: int = 500  # more of that, for each part of the depth
     gathered: int = 70  # of a slice of a low tile, where its rows are windows
@@ -219,7 +221,7 @@ def clocks(
     if tile.warpgroups == 1:
         finish = costs.low if tile.low else costs.alone
     if boxes and in_boxes(choice):
-        finish = costs.box * (1 + tile.pieces / 4) / 2
+        finish = costs.tall + costs.tall_piece * tile.pieces if tile.tall else costs.box
     if choice.splits > 1:
         rounds = math.ceil(tile.rows * tile.columns / (16 * 8) / choice.splits / layout.WORKER_WARPS)
         finish = costs.tile + costs.meet * (1 + rounds) / 2 + costs.part * choice.splits
