@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -38,9 +39,10 @@ def view(program: Program) -> tuple[dict[str, Any], list[Table | str]]:
 
 @dataclass(frozen=True)
 class Step:
-    """What the plan says of one instruction."""
+    """What the plan says of one instruction, or of one of its parts. Instructions are numbered as they are executed."""
 
     instruction: int
+    part_of: int | None  # its number in the program
     name: str
     result: str  # type and shape of what it writes, at the largest dims
     path: str
@@ -65,10 +67,15 @@ def planned(program: Program, blocks: int, *, hopper: bool, choices: Choices | N
 
     made = plan.build(program, {s: s.value << 40 for s in Segment}, Target(blocks, hopper=hopper), choices)
     before = conflicts(made.executed)
+    parts = {origin for origin, count in Counter(made.origins).items() if count > 1}
     steps = []
-    for index, instruction in enumerate(program.instructions):
+    for index, origin in enumerate(made.origins):
+        instruction = program.instructions[origin]
         if not instruction.row.operands:
             continue
+        is_part = origin in parts
+        if is_part:
+            instruction = made.executed.instructions[index]
         chosen, waits = made.schedules[index], made.waits[index]
         needed = None if waits[1] == WAIT_FOR_ALL else tuple(int(i) for i in before[index])
         seconds = chosen.decision.seconds if chosen.decision else None
@@ -77,7 +84,7 @@ def planned(program: Program, blocks: int, *, hopper: bool, choices: Choices | N
             path, how = "fused", "done by " + " ".join(map(str, made.fused[index]))
         steps.append(
             Step(
-                index, instruction.name, _result(instruction), path, how,
+                index, origin if is_part else None, instruction.name, _result(instruction), path, how,
                 None if seconds is None else seconds * 1e6, chosen.decision is not None and seconds is None,
                 needed, int(waits[3]),
             )
@@ -108,9 +115,8 @@ def plan_parts(program: Program, made: Plan, steps: list[Step], target: str) -> 
         chosen = "modelled" if step.modelled else ""
         if step.measured_us is not None:
             chosen = f"measured ({step.measured_us:.1f} us)"
-        found.add_row(
-            str(step.instruction), step.name, step.result, step.path, step.how, chosen, waits, str(step.first_block)
-        )
+        number = str(step.instruction) + ("" if step.part_of is None else f" (part of {step.part_of})")
+        found.add_row(number, step.name, step.result, step.path, step.how, chosen, waits, str(step.first_block))
     return [head, found]
 
 

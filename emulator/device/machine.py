@@ -211,7 +211,7 @@ class DeviceSession:
         launch["report"], launch["probes"] = self.memory.report, self._probes.ptr
         launch["initial_registers"] = self.memory.registers
         launch["timeout_ns"] = int(self._machine.timeout * 1e9)
-        launch["instructions"] = len(self.program.instructions)
+        launch["instructions"] = len(self._plan.executed.instructions)
         launch["first_pieces"], launch["pairs"] = self._plan.first_pieces, self._plan.pairs
         launch["rehearsal"] = self._plan.rehearsal
         launch["exchange_bytes"] = self._plan.exchange_bytes
@@ -285,9 +285,8 @@ class DeviceSession:
     def _trap(self, report: Any) -> Trap:
         category = _CATEGORIES[int(report["category"])]
         detail = [int(d) for d in report["detail"]]
-        index: int | None = int(report["instruction"])
-        if index is not None and index >= len(self.program.instructions):
-            index = None
+        executed, origins = int(report["instruction"]), self._plan.origins
+        index = origins[executed] if executed < len(origins) else None
         location = None if index is None else self.program.location(index)
         if category == "timeout":
             what, counter, value, target = detail[:4]

@@ -9,14 +9,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 
 from dla.emulator.blocks import register_accesses
 from dla.emulator.conflicts import conflicts
-from dla.emulator.device import exchange
+from dla.emulator.device import exchange, parts
 from dla.emulator.device.exchange import Exchange
 from dla.emulator.device.generate import worker_rows
 from dla.emulator.device.layout import (
@@ -56,9 +56,13 @@ _PIECE = 16
 
 @dataclass(frozen=True)
 class Plan:
-    """What the kernel is given; layout.py's LAUNCH and IMAGE_HEADER say what each part means."""
+    """What the kernel is given; layout.py's LAUNCH and IMAGE_HEADER say what each part means.
 
-    executed: Program  # what the blocks execute: normalisations that products do are NOPs
+    Indices are those of `executed`, but for `probes`, which the program's author knows.
+    """
+
+    executed: Program  # what the blocks execute: normalisations that products do are NOPs, some others are two parts
+    origins: tuple[int, ...]  # for each of these, the instruction that it is, or is a part of
     fused: Mapping[int, Sequence[int]]  # the products that do a NORM, by its index
     images: Array  # u8 [n]
     images_at_bounds: Array  # the same for runs with all dims at their bounds: they have registers in fewer operands
@@ -112,7 +116,9 @@ def build(program: Program, bases: Mapping[Segment, int], target: Target, choice
     tables = _Tables()
     reach = Reach(program)
     context = Context(target, bases, reach, choices, _written(program, reach))
-    fused = fusion.find(program, context)
+    parted = parts.find(program, replace(context, maps={}))
+    context.decided = parted.decisions
+    fused = fusion.find(parted.program, context)
     program = fused.program
     before = conflicts(program)
     slots = [_operand_slots(i, tables) if i.row.operands else () for i in program.instructions]
@@ -135,9 +141,10 @@ def build(program: Program, bases: Mapping[Segment, int], target: Target, choice
         header["present"] = sum(1 << k for k, entry in enumerate(entries) if entry)
     images, places = _images(headers, operands, slots)
     images_at_bounds = _images(headers.copy(), _at_bounds(program, operands), slots)[0] if program.dims else images
+    origins, probes = parted.origins, tuple(parted.origins[index] for index in tables.probes)
     return Plan(
-        program, fused.into, images, images_at_bounds, places, tuple(context.maps), context.workspace_bytes,
-        handed.set_bytes, tuple(tables.probes), headers, tuple(schedules), operands, tuple(slots), waits, wait_lists,
+        program, origins, fused.into, images, images_at_bounds, places, tuple(context.maps), context.workspace_bytes,
+        handed.set_bytes, probes, headers, tuple(schedules), operands, tuple(slots), waits, wait_lists,
     )  # fmt: skip
 
 

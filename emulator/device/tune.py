@@ -63,8 +63,8 @@ def measure(program: Program, target: Target, store: Store, timer: Timer, progre
     """
     made = plan.build(program, {segment: segment.value << 40 for segment in Segment}, target, store)
     trials: dict[str, tuple[Decision[Any], Trial]] = {}
-    for instruction, schedule in zip(program.instructions, made.schedules, strict=True):
-        decision = schedule.decision
+    for origin, schedule in zip(made.origins, made.schedules, strict=True):
+        instruction, decision = program.instructions[origin], schedule.decision
         if decision is None or decision.seconds is not None or decision.key in trials:
             continue
         ways = _worth_trying(decision)

@@ -50,6 +50,7 @@ class Context:
     reach: Reach
     choices: Choices | None = None
     written: Mapping[Segment, Sequence[Range]] = field(default_factory=dict)  # bytes that instructions may write
+    decided: Mapping[int, Decision[Any]] = field(default_factory=dict)  # by id of an instruction: it is executed so
     maps: dict[AnyMap, int] = field(default_factory=dict)
     workspace_bytes: int = 0
 
@@ -72,6 +73,8 @@ class Context:
 
     def decide(self, instruction: Instruction, offers: Sequence[Offer[C]]) -> Decision[C]:
         """Which of `offers`, the cheapest first, is taken for `instruction`: the quickest, if it has been measured."""
+        if id(instruction) in self.decided:
+            return self.decided[id(instruction)]
         return decide(key_of(instruction, len(offers), self.is_constant), offers, self.choices)
 
     def map_index(self, tensor_map: AnyMap) -> int:

@@ -129,7 +129,7 @@ class CpuSession:
             self._kept.append(table)
         tables["exchange"][:] = 0xFF
         self._launch["exchange_bytes"] = self.plan.exchange_bytes
-        self._launch["instructions"], self._launch["world"] = len(program.instructions), 1
+        self._launch["instructions"], self._launch["world"] = len(self.plan.executed.instructions), 1
         self._launch["first_pieces"], self._launch["pairs"] = self.plan.first_pieces, self.plan.pairs
         self._launch["rehearsal"] = self.plan.rehearsal
         at_bounds = self.plan.images_at_bounds
@@ -145,13 +145,13 @@ class CpuSession:
 
     def headers(self) -> list[Any]:
         """Of each instruction, the header of its image, with what dla_prepare has filled in."""
-        size, begins = IMAGE_HEADER.dtype.itemsize, self.plan.image_places[: len(self.program.instructions), 0]
+        size, begins = IMAGE_HEADER.dtype.itemsize, self.plan.image_places[: len(self.plan.executed.instructions), 0]
         return [self._images[int(begin) * 16 :][:size].view(IMAGE_HEADER.dtype)[0] for begin in begins]
 
     def details(self) -> list[tuple[str, Array]]:
         """Of each instruction with operands, its mnemonic and what its handler kept of it when the plan was made."""
         size, found = IMAGE_HEADER.dtype.itemsize, []
-        for (begin, _), instruction in zip(self.plan.image_places, self.program.instructions, strict=False):
+        for (begin, _), instruction in zip(self.plan.image_places, self.plan.executed.instructions, strict=False):
             header = self._images[int(begin) * 16 :][:size].view(IMAGE_HEADER.dtype)[0]
             if instruction.row.operands:
                 found.append((instruction.row.mnemonic, header["detail"]))
@@ -186,7 +186,10 @@ class CpuSession:
         self._report[:] = np.zeros(1, REPORT.dtype)
         self._abort[:] = 0
         if report["claimed"]:
-            raise Trap(_CATEGORIES[int(report["category"])], "on the CPU", instruction=int(report["instruction"]))
+            raise Trap(
+                _CATEGORIES[int(report["category"])], "on the CPU",
+                instruction=self.plan.origins[int(report["instruction"])],
+            )  # fmt: skip
         read = {s: {t.name: self._read(t.name) for t in self.program.in_segment(s)} for s in Segment}
         return SimpleNamespace(outputs=read[Segment.OUTPUT], state=read[Segment.STATE])
 

@@ -1,0 +1,222 @@
+"""Large instructions of a chain in parts: which are cut, what parts wait for, and that nothing else changes."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import numpy as np
+import pytest
+
+from dla.assembler import assemble
+from dla.emulator.compare import compare
+from dla.emulator.device import parts, plan
+from dla.emulator.device.layout import PATH_FLASH, PATH_GEMM, PATH_GENERIC
+from dla.emulator.device.machine import DeviceMachine
+from dla.emulator.device.paths import Target
+from dla.emulator.golden.machine import GoldenMachine
+from dla.isa.descriptor import Segment
+from dla.isa.errors import Trap
+from dla.isa.program import Program
+from dla.report_plan import planned
+from dla.tests.emulator.device import cpu_machine
+from dla.tests.emulator.device.cpu_machine import CpuSession
+from dla.tests.emulator.device.random_instructions import values
+from dla.tests.emulator.device.test_plan import BASES, Simulation
+
+on_cpu = pytest.mark.skipif(cpu_machine.COMPILER is None, reason="no g++, which compiles the kernel for the CPU")
+
+FEED_FORWARD = """
+.input x : bf16[4096, 768]
+.input w : bf16[768, 3072]
+.input v : bf16[3072, 768]
+.scratch h : bf16[4096, 3072]
+.output y : bf16[4096, 768]
+main:
+    GEMM h, x, w
+    GEMM y, h, v residual=x
+    HALT
+"""
+
+
+def made_of(program: Program, blocks: int = 132) -> plan.Plan:
+    """Its plan."""
+    return plan.build(program, BASES, Target(blocks, hopper=True))
+
+
+def origins(text: str) -> list[int]:
+    """Of each instruction that is executed, whose part it is."""
+    return list(made_of(assemble(text)).origins)
+
+
+def test_a_first_part_waits_for_first_parts():
+    """Both products have as many tiles of the same shape as without parts, and the parts have the next blocks."""
+    made, steps = planned(assemble(FEED_FORWARD), 132, hopper=True)
+    assert made.origins == (0, 0, 1, 1, 2)
+    assert [step.waits_for for step in steps] == [(), (), (0,), (1,)]
+    assert [step.part_of for step in steps] == [0, 0, 1, 1]
+    assert [step.result for step in steps] == ["bf16[2048, 3072]"] * 2 + ["bf16[2048, 768]"] * 2
+    assert [schedule.tiles for schedule in made.schedules[:4]] == [192, 192, 48, 48]
+    assert {schedule.summary for schedule in made.schedules[:4]} == {"wgmma, tiles of 128 x 256"}
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("    GEMM y, h, v residual=x\n", ""),  # nobody waits
+        ("GEMM y, h, v", "GEMM y, z, v"),
+        ("GEMM y, h, v residual=x", "GEMM u, x.T, h"),  # all rows are read for each
+        ("[4096, ", "[1024, "),  # no more tiles than blocks
+        ("[4096, ", "[n <= 4096, "),
+        ("GEMM h, x, w\n", "GEMM h, x, w\n    LOOP s1, 2\n    ENDLOOP\n"),
+    ],
+)
+def test_what_is_left_whole(old, new):
+    """All but large products of a chain in straight-line code, whose rows correspond and are known."""
+    more = ".scratch z : bf16[4096, 3072]\n.scratch u : bf16[768, 3072]\nmain:\n"
+    program = assemble(FEED_FORWARD.replace("main:\n", more).replace(old, new))
+    assert made_of(program).origins == tuple(range(len(program.instructions)))
+
+
+def test_who_has_nothing_of_it_is_left_whole():
+    """Of three products, one that nobody waits for."""
+    text = FEED_FORWARD.replace("main:\n", ".scratch z : bf16[4096, 3072]\nmain:\n    GEMM z, x, w\n")
+    assert made_of(assemble(text)).origins == (0, 1, 1, 2, 2, 3)
+
+
+def test_a_result_that_the_other_part_reads_is_left_whole():
+    """The residual of the second part's first row is the last row of what the first part writes."""
+    text = FEED_FORWARD.replace("GEMM y, h, v residual=x", "GEMM s[1:], h, v residual=s[:4096]")
+    text = text.replace("main:\n", ".scratch s : bf16[4097, 768]\nmain:\n")
+    assert made_of(assemble(text)).origins == (0, 1, 2)
+
+
+def test_what_has_few_tiles_is_cut_beside_what_has_many():
+    """A normalisation behind a product of three tiles for each block; not what comes behind that."""
+    norms = "    NORM.layer {}, {}, v[:, 0] eps=1e-5\n"
+    body = norms.format("h", "h") + "    GEMM y, h, v residual=x\n" + norms.format("z", "h") + norms.format("z", "z")
+    text = FEED_FORWARD.replace("    GEMM y, h, v residual=x\n", body)
+    made = made_of(assemble(text.replace("main:\n", ".scratch z : bf16[4096, 3072]\nmain:\n")))
+    assert [made.origins.count(index) for index in range(5)] == [2, 2, 1, 1, 1]
+
+
+def test_without_a_gpu_like_that_nothing_is_cut():
+    """Other machines have no such paths."""
+    assert plan.build(assemble(FEED_FORWARD), BASES, Target(132)).origins == (0, 1, 2)
+
+
+# ---- small ones, on four blocks ----
+
+BLOCK = """
+.input x : bf16[768, 64]
+.input w : bf16[64, 192]
+.input o : bf16[64, 64]
+.input u : bf16[64, 256]
+.input d : bf16[256, 64]
+.input b : bf16[256]
+.input g : bf16[64]
+.scratch n : bf16[768, 64]
+.scratch q : bf16[768, 192]
+.scratch a : bf16[768, 64]
+.scratch r : bf16[768, 64]
+.scratch h : bf16[768, 256]
+.output y : bf16[768, 64]
+main:
+    GEMM q, x, w
+    ATTENTION a.reshape(12, 64, 1, 64).permute(0, 2, 1, 3), q.reshape(12, 64, 3, 1, 64)[:, :, 0].permute(0, 2, 1, 3),
+              q.reshape(12, 64, 3, 1, 64)[:, :, 1].permute(0, 2, 1, 3),
+              q.reshape(12, 64, 3, 1, 64)[:, :, 2].permute(0, 2, 1, 3) causal
+    GEMM r, a, o residual=x
+    NORM.layer n, r, g eps=1e-5
+    GEMM h, n, u bias=b act=gelu_tanh
+    GEMM r, h, d residual=r
+    EW.mul y, r, g
+    HALT
+"""
+"""Twelve sequences in a block of a transformer."""
+
+
+SHORT = """
+.input x : bf16[1024, 8]
+.input w : bf16[8, 8]
+.scratch h : bf16[1024, 8]
+.scratch g : bf16[1024, 8]
+.output y : bf16[1024, 8]
+main:
+    GEMM h, x, w
+    GEMM g, h, w residual=h
+    GEMM h, g, w residual=g
+    HALT
+"""
+
+
+def small(monkeypatch: pytest.MonkeyPatch, worth: int) -> Program:
+    """Instructions of so many clocks, or elements, and more are cut."""
+    monkeypatch.setattr(parts, "WORTH", worth)
+    monkeypatch.setattr(parts, "WORTH_ELEMENTS", worth)
+    return assemble(BLOCK)
+
+
+def inputs_of(program: Program) -> dict[str, Any]:
+    """Random ones."""
+    rng = np.random.default_rng(3)
+    return {t.name: values(rng, t.descriptor.bounds, t.descriptor.dtype) for t in program.in_segment(Segment.INPUT)}
+
+
+def test_the_program_of_parts_is_the_same_program(monkeypatch):
+    """For the golden machine."""
+    program = small(monkeypatch, 0)
+    made = made_of(program, blocks=4)
+    assert {made.schedules[k].path for k, part in enumerate(made.origins) if made.origins.count(part) > 1} == {
+        PATH_GENERIC, PATH_GEMM, PATH_FLASH,
+    }  # fmt: skip
+    inputs = inputs_of(program)
+    whole, cut = (GoldenMachine().load(p).run(inputs, {}) for p in (program, made.executed))
+    assert whole.outputs["y"].tobytes() == cut.outputs["y"].tobytes()
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_every_interleaving_of_parts_keeps_their_order(seed, monkeypatch):
+    """Blocks that run at any speed; `Simulation` looks at every byte."""
+    monkeypatch.setattr(parts, "WORTH", 0)
+    program = assemble(SHORT)
+    made = made_of(program, blocks=1)
+    assert all(made.origins.count(index) > 1 for index in range(3))
+    Simulation(made.executed, made, blocks=4, rng=random.Random(seed)).run()
+
+
+@on_cpu
+def test_parts_give_the_same_bits(monkeypatch):
+    """On the emulated device, in several orders of warps and copies, and with nothing cut."""
+    seen = []
+    for worth in (0, 1 << 60):
+        program = small(monkeypatch, worth)
+        session = CpuSession(program, hopper=True)
+        assert (len(session.plan.origins) > len(program.instructions)) == (worth == 0)
+        for session.seed in range(3 if worth == 0 else 1):
+            result = session.run(inputs_of(program))
+            assert all(c.ok for c in compare(program, inputs_of(program), result))
+            seen.append(result.outputs["y"].tobytes())
+    assert set(seen) == {seen[0]}
+
+
+@on_cpu
+def test_a_trap_names_the_instruction_of_the_program(monkeypatch):
+    """Not the one that is executed."""
+    monkeypatch.setattr(parts, "WORTH", 0)
+    session = CpuSession(assemble(SHORT.replace("    HALT", "    ASSERT p0 code=7\n    HALT")), hopper=True)
+    assert len(session.plan.origins) > 5
+    with pytest.raises(Trap) as caught:
+        session.run(inputs_of(session.program))
+    assert (caught.value.category, caught.value.instruction) == ("assert", 3)
+
+
+@pytest.mark.gpu
+def test_parts_give_the_same_bits_on_a_gpu(monkeypatch):
+    """Of the products of a feed-forward layer."""
+    program, seen = assemble(FEED_FORWARD), []
+    for worth in (parts.WORTH, 1 << 60):
+        monkeypatch.setattr(parts, "WORTH", worth)
+        session = DeviceMachine(only=frozenset({"GEMM"})).load(program)
+        seen += [session.run(inputs_of(program)).outputs["y"].tobytes() for _ in range(2)]
+    assert set(seen) == {seen[0]}
