@@ -37,8 +37,6 @@ def pytest_configure(config: pytest.Config) -> None:
     """Let every machine of this process be built for the architecture that was asked for."""
     architecture: str | None = config.getoption("--architecture")
     if architecture is not None:
-        # Of a virtual architecture there is PTX only, which the driver assembles. CuPy looks when it is imported.
-        os.environ["CUPY_COMPILE_WITH_PTX"] = "1"
         build.native_architecture = lambda cupy: architecture
 
 

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import ctypes
+import tempfile
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from dla.emulator.device import source
+from dla.emulator.device.check_build import Nvrtc
 from dla.emulator.device.gpu import HOPPER, architecture_for
 from dla.emulator.device.layout import BLOCK_THREADS, PAIR
 from dla.emulator.device.paths import Target
@@ -18,6 +21,8 @@ from dla.isa.errors import BackendError
 
 COMPILED: dict[tuple[int, str, bool, frozenset[str] | None], Kernel] = {}
 """Builds of this process by (device, architecture, checked, rows): every program runs on one of these."""
+VIRTUAL = "compute_"
+"""What the names of architectures begin with for which there is PTX only."""
 
 
 @dataclass(frozen=True)
@@ -77,9 +82,12 @@ def kernel(
         return found
     told = threading.Timer(1.0, progress, [f"compiling the machine for {target}: 2 to 3 minutes, once per machine"])
     options = (*source.options(checked=checked), f"-arch={target}")
-    module = cupy.RawModule(code=source.source(only), backend="nvrtc", options=options)
     told.start()
     try:
+        if target.startswith(VIRTUAL):
+            module = _from_ptx(cupy, source.source(only), options)
+        else:
+            module = cupy.RawModule(code=source.source(only), backend="nvrtc", options=options)
         function = module.get_function(source.KERNEL_NAME)
         prepare = module.get_function(source.PREPARE_NAME)
     except cupy.cuda.compiler.CompileException as error:
@@ -96,6 +104,20 @@ def kernel(
         blocks = min(blocks, PAIR * _resident_pairs(function.kernel.ptr, blocks, shared_bytes))
     COMPILED[device, target, checked, only] = Kernel(function, prepare, shared_bytes, blocks, target)
     return COMPILED[device, target, checked, only]
+
+
+def _from_ptx(cupy: Any, text: str, options: tuple[str, ...]) -> Any:
+    """The module of a virtual architecture: PTX, which the driver assembles for the GPU. Raises BackendError.
+
+    CuPy itself compiles for no other architecture than the GPU's.
+    """
+    ptx, _ = Nvrtc().compile(text, (*options, "-ftz=true"))  # as CuPy has it for others
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "machine.ptx"
+        path.write_bytes(ptx.rstrip(b"\0"))
+        module = cupy.RawModule(path=str(path))
+        module.get_function(source.KERNEL_NAME)  # now, while the file is there
+    return module
 
 
 def _read_global(cupy: Any, module: Any, name: str, size: int) -> bytes:
