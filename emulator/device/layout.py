@@ -225,6 +225,7 @@ PIXEL_SCHEDULE = Struct(
         ("depth", "<u4", 1, "u32", "pairs of pixels, in a kernel"),
         ("granules", "<u4", 1, "u32", "of shared memory"),
         ("flags", "<u4", 1, "u32", "HALF_FLOATS, B_CONSTANT: as of a ProductSchedule"),
+        ("out_map", "<u4", 1, "u32", "index of the tensor map of the result"),
     ),
 )
 STREAM_SCHEDULE = Struct(

@@ -347,6 +347,10 @@ DEV void tensor_map_prefetch(const void* map) { asm volatile("prefetch.tensormap
 DEV void tensor_store_2d(const void* map, u32 shared, i32 c0, i32 c1) {
     asm volatile("cp.async.bulk.tensor.2d.global.shared::cta.bulk_group [%0, {%2, %3}], [%1];" ::"l"(map), "r"(shared), "r"(c0), "r"(c1) : "memory");
 }
+DEV void tensor_store_4d(const void* map, u32 shared, i32 c0, i32 c1, i32 c2, i32 c3) {
+    asm volatile("cp.async.bulk.tensor.4d.global.shared::cta.bulk_group [%0, {%2, %3, %4, %5}], [%1];"
+                 ::"l"(map), "r"(shared), "r"(c0), "r"(c1), "r"(c2), "r"(c3) : "memory");
+}
 DEV void bulk_commit() { asm volatile("cp.async.bulk.commit_group;" ::: "memory"); }
 // Wait for all groups of this thread: until they have read shared memory, or until what they wrote is there.
 DEV void bulk_wait_read() { asm volatile("cp.async.bulk.wait_group.read 0;" ::: "memory"); }

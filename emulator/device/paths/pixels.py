@@ -8,8 +8,8 @@ from dla.emulator.device import layout
 from dla.emulator.device.layout import PATH_PIXELS
 from dla.emulator.device.paths import epilogue
 from dla.emulator.device.paths.conv import Geometry
-from dla.emulator.device.paths.tensor_map import ALIGNMENT
-from dla.emulator.device.paths.tilings import GRANULE_BYTES, RING_GRANULES
+from dla.emulator.device.paths.tensor_map import ALIGNMENT, TensorMap
+from dla.emulator.device.paths.tilings import GRANULE_BYTES, LINE_BYTES, RING_GRANULES
 from dla.emulator.device.paths.types import Context, Schedule
 from dla.isa.descriptor import Descriptor, Dynamic
 from dla.isa.dtypes import DType
@@ -22,8 +22,10 @@ OUTPUTS = 64
 PAIR_BYTES = 16
 KERNEL_WIDTHS = (3, 4, 7, 8)
 """Whose pairs of pixels are an even number: a product takes two."""
-POSITIONS = 64
-"""Of a line, for one product."""
+POSITIONS = 128
+"""Of a line, for one product; and that the copy engine stores at a time."""
+BOXES = 2
+"""Of results, that wait for the copy engine: one for each warpgroup."""
 LINES = (4, 3, 2, 1)
 """Of the result, in a tile, where there are enough for all blocks, and they fit."""
 ROW_MARGIN = 32
@@ -49,7 +51,7 @@ def schedule(instruction: Instruction, context: Context) -> Schedule | None:
     for lines in LINES:
         bands = math.ceil(shape.positions[0] / lines)
         rows = (lines - 1) * shape.strides[0] + (shape.kernel[0] - 1) * shape.dilations[0] + 1
-        room = depth * OUTPUTS * PAIR_BYTES + rows * (2 * span * PAIR_BYTES + pitch)
+        room = BOXES * POSITIONS * LINE_BYTES + depth * OUTPUTS * PAIR_BYTES + rows * (2 * span * PAIR_BYTES + pitch)
         granules = math.ceil(room / GRANULE_BYTES)
         busy = shape.samples * bands >= context.target.blocks or lines == 1
         if busy and granules <= RING_GRANULES:
@@ -57,8 +59,19 @@ def schedule(instruction: Instruction, context: Context) -> Schedule | None:
     else:
         return None
     flags = (layout.HALF_FLOATS if x.dtype is DType.F16 else 0) | (layout.B_CONSTANT if context.is_constant(w) else 0)
-    detail = (lines, bands, rows, pairs, span, pitch, depth, granules, flags)
+    out_map = context.map_index(_result_map(context, out))
+    detail = (lines, bands, rows, pairs, span, pitch, depth, granules, flags, out_map)
     return Schedule(PATH_PIXELS, detail, f"wgmma, pairs of pixels, {lines} lines at a time", shape.samples * bands)
+
+
+def _result_map(context: Context, out: Descriptor) -> TensorMap:
+    """Boxes of some positions of a line."""
+    dims, steps = (
+        tuple(reversed(out.bounds)),
+        tuple(stride * out.dtype.itemsize for stride in reversed(out.strides[:-1])),
+    )
+    ones = tuple(ALIGNMENT if dim == 1 else step for dim, step in zip(dims[1:], steps, strict=True))
+    return TensorMap(out.dtype, context.address(out), dims, ones, (OUTPUTS, POSITIONS, 1, 1))
 
 
 def _fits(instruction: Instruction, out: Descriptor, x: Descriptor, w: Descriptor) -> bool:

@@ -8,7 +8,7 @@
 // second time, with zeros in its place.
 #pragma once
 #ifdef HOPPER
-#include "hopper/gemm.cuh"
+#include "hopper/tall.cuh"
 #include "matrix.cuh"
 
 struct HopperPixels {
@@ -25,8 +25,8 @@ struct HopperPixels {
         if (!me.wait_ready()) return;
         if (!constant) put_kernels(base, me);
         const u32 what = Lines::what_of(ProductArgs(me.work()), true);
-        EarlyBias bias{};
-        if (what & Lines::BIAS) bias.fetch(ProductArgs(me.work()).bias(), 0, ConvArgs::of(me.work()).out().dims[3], me.lane());
+        f32 bias[2] = {0.0f, 0.0f};
+        if (what & Lines::BIAS) fetch_turned(bias, what & Lines::HALF ? DTYPE_F16 : DTYPE_BF16, 0, me);
         u32 tile = me.work().first_tile;
         ask_for_rows(base, tile, me);
         for (;;) {
@@ -38,27 +38,29 @@ struct HopperPixels {
             const u32 next = tile + gridDim.x;
             const bool more = next < me.work().tiles;
             if (more) ask_for_rows(base, next, me);
-            if (schedule(me.work()).flags & HALF_FLOATS) multiply_tile<F16>(base, tile, bias.words[0], what, me);
-            else multiply_tile<Bf16>(base, tile, bias.words[0], what, me);
+            if (schedule(me.work()).flags & HALF_FLOATS) multiply_tile<F16>(base, tile, bias, what, me);
+            else multiply_tile<Bf16>(base, tile, bias, what, me);
             if (!more) break;
             tile = next;
         }
+        bulk_wait();
         me.release(stage);
     }
 
   private:
     static constexpr u32 OUTPUTS = 64, PIXEL = 3, PAIR_BYTES = 16, CHUNK_OF_KERNELS = OUTPUTS * PAIR_BYTES;
+    static constexpr u32 POSITIONS = 128, BOX_BYTES = POSITIONS * LINE_BYTES;  // of a line, that a warpgroup multiplies and stores at a time
     static constexpr u32 MARGIN = 16;  // bytes in front of an input row as it comes
 
     static DEV const PixelSchedule& schedule(const Work& w) { return *reinterpret_cast<const PixelSchedule*>(w.detail); }
 
-    // Where things lie, from `base` on: kernels [pair of the depth][output], pairs of pixels [row][span], the same of which only the
-    // first pixel is there, and input rows as they come.
+    // Where things lie, from `base` on: a box of results for each warpgroup, kernels [pair of the depth][output], pairs of pixels
+    // [row][span], the same of which only the first pixel is there, and input rows as they come.
     struct Places {
-        u32 pairs, half_pairs, rows;
+        u32 kernels, pairs, half_pairs, rows;
 
         DEV Places(u32 base, const PixelSchedule& s)
-            : pairs(base + s.depth * CHUNK_OF_KERNELS), half_pairs(pairs + s.rows * s.span * PAIR_BYTES),
+            : kernels(base + 2 * BOX_BYTES), pairs(kernels + s.depth * CHUNK_OF_KERNELS), half_pairs(pairs + s.rows * s.span * PAIR_BYTES),
               rows(half_pairs + s.rows * s.span * PAIR_BYTES) {}
     };
     struct Band {
@@ -71,6 +73,7 @@ struct HopperPixels {
     static DEV void put_kernels(u32 base, const Workers& me) {
         const PixelSchedule& s = schedule(me.work());
         const Tensor& w = ConvArgs::of(me.work()).w();
+        const u32 kernels = Places(base, s).kernels;
 #pragma unroll 2
         for (u32 i = me.thread(); i < OUTPUTS * s.depth; i += WORKER_THREADS) {
             const u32 output = i % OUTPUTS, chunk = i / OUTPUTS, row = chunk / s.pairs, pixel = (chunk - row * s.pairs) * 2;
@@ -82,7 +85,7 @@ struct HopperPixels {
                 if (output < w.dims[0] && pixel + right < w.dims[2])
                     words[right * 2 + channel / 2] |= Bits16::load(w, from + right * w.strides[2] + channel) << channel % 2 * 16;
             }
-            store_shared(base + chunk * CHUNK_OF_KERNELS + output * PAIR_BYTES, make_uint4(words[0], words[1], words[2], words[3]));
+            store_shared(kernels + chunk * CHUNK_OF_KERNELS + output * PAIR_BYTES, make_uint4(words[0], words[1], words[2], words[3]));
         }
     }
 
@@ -130,16 +133,17 @@ struct HopperPixels {
         }
     }
 
-    // The two warpgroups take turns at 64 positions of a line.
-    template <class T> static DEV void multiply_tile(u32 base, u32 tile, u32 bias, u32 what, const Workers& me) {
-        const u32 blocks = (ConvArgs::of(me.work()).out().dims[2] + BLOCK_ROWS - 1) / BLOCK_ROWS, lines = lines_of_tile(tile, me);
+    // The two warpgroups take turns at 128 positions of a line. Outputs are wgmma's rows, as in tall tiles: half as many products have to be
+    // started as with positions for rows.
+    template <class T> static DEV void multiply_tile(u32 base, u32 tile, const f32 (&bias)[2], u32 what, const Workers& me) {
+        const u32 blocks = (ConvArgs::of(me.work()).out().dims[2] + POSITIONS - 1) / POSITIONS, lines = lines_of_tile(tile, me);
 #pragma unroll 1
         for (u32 unit = me.warp() / 4; unit < lines * blocks; unit += 2) {
-            const u32 line = unit / blocks, first = (unit - line * blocks) * BLOCK_ROWS;
-            f32 sums[PIECE_SUMS];
+            const u32 line = unit / blocks, first = (unit - line * blocks) * POSITIONS;
+            f32 sums[POSITIONS / 2];
             if (schedule(me.work()).pairs == 2) multiply_positions<T, 2>(sums, base, line, first, me);
             else multiply_positions<T, 4>(sums, base, line, first, me);
-            finish_positions(sums, tile, line, first + me.warp() % 4 * PIECE_ROWS, bias, what, me);
+            finish_positions<T>(sums, base, tile, line, first, bias, what, me);
         }
     }
     static DEV u32 lines_of_tile(u32 tile, const Workers& me) {
@@ -147,50 +151,52 @@ struct HopperPixels {
         return min(s.lines, ConvArgs::of(me.work()).out().dims[1] - Band(s, tile).line);
     }
 
-    // Of 64 positions of a line, from `first` on.
-    template <class T, u32 PAIRS> static DEV void multiply_positions(f32 (&sums)[PIECE_SUMS], u32 base, u32 line, u32 first, const Workers& me) {
-        using Product = Wgmma<T, OUTPUTS, false, false>;
+    // Of 128 positions of a line, from `first` on.
+    template <class T, u32 PAIRS> static DEV void multiply_positions(f32 (&sums)[POSITIONS / 2], u32 base, u32 line, u32 first, const Workers& me) {
+        using Product = Wgmma<T, POSITIONS, false, false>;
         const PixelSchedule& s = schedule(me.work());
         const ConvArgs& args = ConvArgs::of(me.work());
         const Places places(base, s);
         const u32 row_bytes = s.span * PAIR_BYTES, down = args.dilations(0) * row_bytes;
         const u32 last = args.w().dims[2] % 2 ? places.half_pairs - places.pairs + PAIR_BYTES : PAIR_BYTES;  // from a row's last pair but one to the last
-        u32 a = places.pairs + line * args.strides(0) * row_bytes + first * PAIR_BYTES, b = base;
+        u32 a = places.kernels, b = places.pairs + line * args.strides(0) * row_bytes + first * PAIR_BYTES;
 #pragma unroll
-        for (u32 i = 0; i < PIECE_SUMS; ++i) sums[i] = 0.0f;
+        for (u32 i = 0; i < POSITIONS / 2; ++i) sums[i] = 0.0f;
 #pragma unroll 1
         for (u32 rows = args.w().dims[1]; rows != 0; --rows) {
             warpgroup_fence();
 #pragma unroll
             for (u32 pair = 0; pair < PAIRS; pair += 2) {
                 const u32 apart = pair + 2 == PAIRS ? last : PAIR_BYTES;
-                Product::multiply(sums, plain_descriptor(a + pair * PAIR_BYTES, apart, 8 * PAIR_BYTES),
-                                  plain_descriptor(b + pair * CHUNK_OF_KERNELS, CHUNK_OF_KERNELS, 8 * PAIR_BYTES));
+                Product::multiply(sums, plain_descriptor(a + pair * CHUNK_OF_KERNELS, CHUNK_OF_KERNELS, 8 * PAIR_BYTES),
+                                  plain_descriptor(b + pair * PAIR_BYTES, apart, 8 * PAIR_BYTES));
             }
             warpgroup_commit();
             warpgroup_wait<1>();
-            a += down;
-            b += PAIRS * CHUNK_OF_KERNELS;
+            a += PAIRS * CHUNK_OF_KERNELS;
+            b += down;
         }
         warpgroup_wait<0>();
 #pragma unroll
-        for (u32 i = 0; i < PIECE_SUMS; ++i) pin(sums[i]);
+        for (u32 i = 0; i < POSITIONS / 2; ++i) pin(sums[i]);
     }
 
-    static DEV void finish_positions(f32 (&sums)[PIECE_SUMS], u32 tile, u32 line, u32 position, u32 bias, u32 what, const Workers& me) {
-        const Tensor& out = ConvArgs::of(me.work()).out();
-        const Band band(schedule(me.work()), tile);
-        const i64 to = band.sample * out.strides[0] + (band.line + line) * out.strides[1] + position * out.strides[2];
-        const u32 rows = out.dims[2] - min(out.dims[2], position), pitch = static_cast<u32>(out.strides[2]) * 2;
-        const Lines lines{out.data + to * 2, pitch, what | Lines::size_of(rows, out.dims[3], 1)};
-        EarlyBias early{};
-        early.words[0] = bias;
-        if (lines.has(Lines::BIAS)) early.add(sums, 0, lines.dtype(), me.lane());
-        if (lines.act() != 0) {
-#pragma unroll
-            for (u32 k = 0; k < PIECE_SUMS; ++k) sums[k] = sums[k] <= 0.0f ? 0.0f : sums[k];  // NaN stays
+    // What lies behind the line's end the copy engine leaves out.
+    template <class T>
+    static DEV void finish_positions(f32 (&sums)[POSITIONS / 2], u32 base, u32 tile, u32 line, u32 position, const f32 (&bias)[2], u32 what, const Workers& me) {
+        const u32 box = base + me.warp() / 4 * BOX_BYTES;
+        finish_turned<POSITIONS / 2>(sums, bias, what);
+        bulk_wait_read();
+        meet_in_group(me);  // the box has been read
+        pack_turned<T, 0, POSITIONS / 2>(sums, box, me);
+        fence_proxy_shared();
+        meet_in_group(me);
+        if (me.warp() % 4 == 0 && elect_one()) {
+            const PixelSchedule& s = schedule(me.work());
+            const Band band(s, tile);
+            tensor_store_4d(HopperProducts(me.work()).map(s.out_map), box, 0, position, band.line + line, band.sample);
+            bulk_commit();
         }
-        put_lines<false>(sums, lines, me.staging(), me.lane());
     }
 };
 #endif

@@ -176,23 +176,35 @@ inline void tensor_load_5d(u32 s, const void* m, u64* f, i32 a, i32 b, i32 c, i3
 // Copies to memory, as late as may be: shared memory is read when that is waited for, and memory written when that is.
 struct Boxes { std::vector<std::function<std::function<void()>()>> open, started; std::vector<std::function<void()>> read; };
 static std::map<u32, Boxes> boxes_;  // by fiber
-inline void tensor_store_2d(const void* map, u32 shared, i32 c0, i32 c1) {
+inline void tensor_store_(const void* map, u32 shared, const i32 (&c)[4], u32 rank) {
     const HostMap m = **reinterpret_cast<const HostMap* const*>(map);
-    if (m.rank != 2 || m.im2col) broken("a tensor map of another kind");
+    if (m.rank != rank || m.im2col) broken("a tensor map of another kind");
     check_tile_(m, shared);
     const char* block = shared_memory;
+    struct C { i32 c[4]; } first; memcpy(first.c, c, sizeof c);
+    u32 count = 1;
+    for (u32 k = 0; k < rank; ++k) count *= m.box[k];
     boxes_[current_].open.push_back([=] {
-        std::vector<char> held(m.box[0] * m.box[1] * m.item);
-        for (u32 i = 0; i < m.box[0] * m.box[1]; ++i) memcpy(&held[i * m.item], block + swizzled_(shared + i * m.item, m.swizzle), m.item);
+        std::vector<char> held(count * m.item);
+        for (u32 i = 0; i < count; ++i) memcpy(&held[i * m.item], block + swizzled_(shared + i * m.item, m.swizzle), m.item);
         return [=] {
-            for (u32 i = 0; i < m.box[0] * m.box[1]; ++i) {
-                const i64 x = c0 + static_cast<i64>(i % m.box[0]), y = c1 + static_cast<i64>(i / m.box[0]);
-                if (x < 0 || y < 0 || x >= static_cast<i64>(m.dims[0]) || y >= static_cast<i64>(m.dims[1])) continue;
-                memcpy(reinterpret_cast<char*>(m.address + x * m.strides[0] + y * m.strides[1]), &held[i * m.item], m.item);
+            for (u32 i = 0; i < count; ++i) {
+                u32 rest = i;
+                u64 to = m.address;
+                bool inside = true;
+                for (u32 k = 0; k < rank; ++k) {
+                    const i64 at = first.c[k] + static_cast<i64>(rest % m.box[k]);
+                    rest /= m.box[k];
+                    inside &= at >= 0 && at < static_cast<i64>(m.dims[k]);
+                    to += at * m.strides[k];
+                }
+                if (inside) memcpy(reinterpret_cast<char*>(to), &held[i * m.item], m.item);
             }
         };
     });
 }
+inline void tensor_store_2d(const void* map, u32 s, i32 a, i32 b) { tensor_store_(map, s, {a, b, 0, 0}, 2); }
+inline void tensor_store_4d(const void* map, u32 s, i32 a, i32 b, i32 c, i32 d) { tensor_store_(map, s, {a, b, c, d}, 4); }
 inline void bulk_commit() {
     Boxes& b = boxes_[current_];
     for (auto& f : b.open) b.started.push_back(std::move(f));
