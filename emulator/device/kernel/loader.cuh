@@ -65,6 +65,29 @@ struct Loader : LoaderState {
         }
         return true;
     }
+    // fill() for the first `count` stages of a launch, more than there is room for.
+    template <u32 EACH, class Start> DEV bool fill_first(u32 count, Start start) {
+        constexpr u32 LAP = GRANULES / EACH;
+        static_assert(GRANULES % EACH == 0, "no room is left");
+        room = 0;
+        size = EACH;
+        alike = LAP;
+#pragma unroll 1
+        for (u32 i = 0, granule = 0; i < count; ++i) {
+            if (i >= LAP) {
+                if (!wait(empty(oldest), oldest / RING_BARRIERS % 2)) return false;
+                oldest += 1;
+            }
+            const Stage stage{i, granule};
+            granule += EACH;
+            place = RingPlace{i + 1, granule};
+            if (granule == GRANULES) granule = 0;
+            shared_state().stage_way[stage.barrier()] = EACH;
+            mbarrier_arrive_expect(full(stage), EACH * GRANULE_BYTES);
+            start(address(stage), full(stage));
+        }
+        return true;
+    }
     // The same where ahead(address, full) starts the copies of what nothing in the program writes, and behind(address, full)
     // the others: unless `ready`, those that the ring has room for are on their way before it is known that the others can be
     // started. A stage that has been claimed gets all its copies, also where the run is over.
@@ -152,10 +175,15 @@ struct Loader : LoaderState {
             size = alike = 0;
         }
         if (wanted == OWN_STAGES) return true;
+        tell_other();
+        return hear_other();
+    }
+    // The two halves of that: this block's ring may take what the other one shares, and the other one's may.
+    DEV void tell_other() {
         mbarrier_arrive(&shared_state().opened);
         mbarrier_arrive_there(&shared_state().opened);
-        return wait(&shared_state().opened, shared_state().openings++ % 2);
     }
+    DEV bool hear_other() { return wait(&shared_state().opened, shared_state().openings++ % 2); }
     // Waits until the last stage is full: the other block has brought its share of everything.
     DEV void wait_full() {
         if (oldest != place.sequence) wait(full(place.sequence - 1), (place.sequence - 1) / RING_BARRIERS % 2);

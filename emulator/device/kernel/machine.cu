@@ -28,6 +28,9 @@ DEV u32 start(const Launch& launch, Shared& shared, u32 warp, u32 lane) {
     if (warp == CONTROLLER) {
         turn = Controller::ask(launch, shared, lane);
     } else if (warp == LOADER) {
+#ifdef HOPPER
+        FirstBoxes::ask(launch, lane);
+#endif
         copy(launch, shared, lane);
         if (elect_one()) {
             shared.loader = LoaderState();

@@ -77,10 +77,13 @@ DEV_CALL bool use_stages(u32 kind) {
 DEV void load_path(const Work& w) {
     if (w.path == PATH_GENERIC && w.granules == 0) return;
     const u32 kind = stages_of(w);
-    if ((kind != OWN_STAGES || kind != shared_state().loader.kind) && !use_stages(kind)) return;
+    if (shared_state().loader.begun == 0 && (kind != OWN_STAGES || kind != shared_state().loader.kind) && !use_stages(kind)) return;
     switch (w.path) {
 #ifdef HOPPER
-        case PATH_GEMM: load_by<HopperGemm>(); break;
+        case PATH_GEMM:
+            if (HopperBoxes::runs(w)) load_boxes(w);
+            else load_by<HopperGemm>();
+            break;
         case PATH_CONV: load_by<HopperConv>(); break;
         case PATH_FLASH: load_by<HopperFlash>(); break;
         case PATH_STREAM: load_by<HopperStream>(); break;
@@ -95,14 +98,24 @@ DEV void load_path(const Work& w) {
 
 // One lane works, always the same one. Nothing is kept in registers while it loads.
 DEV void run_loader() {
+#ifdef HOPPER
+    if (FirstBoxes::found()) {
+        if (elect_one()) Kept::shared().works[0].place = RingPlace();
+        warp_arrive(&Kept::shared().placed[0]);
+        if (elect_one()) FirstBoxes::load();
+        __syncwarp();
+    }
+#endif
     for (;;) {
         Shared& shared = Kept::shared();
         const u32 taken = shared.loader.taken, slot = taken % WORKS;
         wait_phase(&shared.decoded[slot], taken / WORKS % 2);
         Work& w = shared.works[slot];
         if (w.last) break;
-        if (elect_one()) w.place = stages_of(w) == shared.loader.kind ? shared.loader.place : shared.other_place;
-        warp_arrive(&shared.placed[slot]);
+        if (!shared.loader.begun) {
+            if (elect_one()) w.place = stages_of(w) == shared.loader.kind ? shared.loader.place : shared.other_place;
+            warp_arrive(&shared.placed[slot]);
+        }
         if (elect_one()) load_path(w);
         Shared& again = Kept::shared();
         warp_arrive(&again.free[again.loader.taken % WORKS]);

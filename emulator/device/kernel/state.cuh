@@ -139,6 +139,7 @@ struct LoaderState {
     u32 landed = 0;       // sequence of the oldest stage whose copies may be under way
     u32 taken = 0;        // works done
     u32 kind = OWN_STAGES;  // of the stages in use
+    u32 begun = 0;        // stages of the first work that were claimed before it was decoded
 };
 static_assert(RING_BARRIERS == 32, "a bit for each");
 

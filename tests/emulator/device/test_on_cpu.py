@@ -169,10 +169,11 @@ main:
 """
 
 
+@pytest.mark.parametrize("columns", [128, 256])
 @pytest.mark.parametrize("seed", range(3))
-def test_a_trap_in_one_block_of_a_pair_ends_the_other(monkeypatch, seed):
+def test_a_trap_in_one_block_of_a_pair_ends_the_other(monkeypatch, seed, columns):
     """Where a product waits for the other block's share of its stages, which will not come."""
-    choice = Choice(Tile(128, 128), 1, "b")
+    choice = Choice(Tile(128, columns), 1, "b")
     monkeypatch.setattr(tilings, "offers", lambda *_shape, **_which: (Offer(choice, 0.0),))
     session = CpuSession(assemble(TRAP_BETWEEN_PAIRS), hopper=True, seed=seed)
     rng = np.random.default_rng(seed)

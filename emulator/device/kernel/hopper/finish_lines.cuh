@@ -204,7 +204,7 @@ DEV Direct direct_of(const Lines& lines) {
 // Takes all of a warp's part of a tile to the result. A piece of the residual is asked for while the one before is finished.
 template <Direct KIND> DEV void finish_direct(f32 (&sums)[SUMS], const EarlyBias& bias, const Lines& all, u32 staging, u32 lane) {
     const u32 pieces = all.pieces();
-    const GeluFit gelu = gelu_fit(all.act());
+    const GeluFit<8> gelu = gelu_fit(all.act());
     const f32 bottom = all.act() != 0 ? 0.0f : __uint_as_float(0xff800000u);  // relu, or nothing
     ComingResidual residual{};
     if (KIND == Direct::RESIDUAL) residual.fetch(all, lane);

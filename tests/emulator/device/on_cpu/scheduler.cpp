@@ -68,9 +68,8 @@ static int run_kernel(void (*kernel)(const Launch), const Launch& launch, u32 bl
         }
         if (progress_ == seen && in_flight_.empty()) {
             if (++idle > 2000) {
-                if (!*launch.abort) {  // nothing will ever happen: let the clock run until somebody's wait times out
-                    clock_ += launch.timeout_ns;
-                }
+                // Nothing will ever happen: let the clock run until somebody's wait times out, or copies have had their time to land.
+                clock_ += *launch.abort ? LANDING_NS : launch.timeout_ns;
                 if (idle > 20000) {
                     fprintf(stderr, "device on CPU: deadlock\n");
                     for (u32 t = 0; t < fibers_.size(); t += 32)
