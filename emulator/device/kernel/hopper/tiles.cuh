@@ -12,7 +12,7 @@ struct ProductItem {
     u32 first_stage, stages;  // of the depth
 };
 
-constexpr u32 BAND_ROWS = 1024;
+constexpr u32 BAND_ROWS = 2048;
 
 // All tiles of `batches` products of rows x columns. Tiles go in bands of BAND_ROWS, down before across, so that
 // those that run at the same time share both operands in the L2 cache.
