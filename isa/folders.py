@@ -1,4 +1,4 @@
-"""Where dla keeps things between runs: compiled models, and what was measured on the GPU.
+"""Where dla keeps things between runs: builds of the machine, compiled models, and what was measured on the GPU.
 
 What is there may be deleted at any time, and is made again when it is needed.
 """

@@ -1,19 +1,16 @@
-"""Compiling the machine through CuPy, once per GPU and build; CuPy keeps the result on disk."""
+"""Builds of the machine on a GPU: compiled once, or found in the cache folder, and loaded through CuPy."""
 
 from __future__ import annotations
 
 import ctypes
-import tempfile
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from dla.emulator.device import source
-from dla.emulator.device.check_build import Nvrtc
+from dla.emulator.device import cubin, source
 from dla.emulator.device.gpu import HOPPER, architecture_for
 from dla.emulator.device.layout import BLOCK_THREADS, PAIR
 from dla.emulator.device.paths import Target
@@ -21,8 +18,6 @@ from dla.isa.errors import BackendError
 
 COMPILED: dict[tuple[int, str, bool, frozenset[str] | None], Kernel] = {}
 """Builds of this process by (device, architecture, checked, rows): every program runs on one of these."""
-VIRTUAL = "compute_"
-"""What the names of architectures begin with for which there is PTX only."""
 
 
 @dataclass(frozen=True)
@@ -34,6 +29,8 @@ class Kernel:
     shared_bytes: int
     blocks: int  # one for each multiprocessor, all of them at the same time
     architecture: str
+    code: int = 0  # address of its own code,
+    code_bytes: int = 0  # and its length; 0: not known
 
     @property
     def target(self) -> Target:
@@ -70,9 +67,9 @@ def native_architecture(cupy: Any) -> str:
 def kernel(
     *, checked: bool, architecture: str | None, only: frozenset[str] | None, progress: Callable[[str], None]
 ) -> Kernel:
-    """The build for the current device, compiled if this process has not yet. Raises BackendError.
+    """The build for the current device, compiled if it is not in the cache folder. Raises BackendError, InputError.
 
-    `progress` is told what is happening once it has taken a second, which it does where CuPy's cache has no build yet.
+    `progress` is told what is happening once it has taken a second.
     """
     cupy = import_cupy()
     target = architecture or native_architecture(cupy)
@@ -84,14 +81,10 @@ def kernel(
     options = (*source.options(checked=checked), f"-arch={target}")
     told.start()
     try:
-        if target.startswith(VIRTUAL):
-            module = _from_ptx(cupy, source.source(only), options)
-        else:
-            module = cupy.RawModule(code=source.source(only), backend="nvrtc", options=options)
+        path = cubin.built(cupy, source.source(only), options)
+        module = cupy.RawModule(path=str(path))
         function = module.get_function(source.KERNEL_NAME)
         prepare = module.get_function(source.PREPARE_NAME)
-    except cupy.cuda.compiler.CompileException as error:
-        raise BackendError(f"the machine does not compile for {target}: {error}") from error
     finally:
         told.cancel()
     shared_bytes = int(np.frombuffer(_read_global(cupy, module, "dla_shared_bytes", 4), np.uint32)[0])
@@ -100,24 +93,13 @@ def kernel(
         raise BackendError(f"the machine needs {shared_bytes} bytes of shared memory per block, the GPU has {limit}")
     function.max_dynamic_shared_size_bytes = prepare.max_dynamic_shared_size_bytes = shared_bytes
     blocks = cupy.cuda.Device().attributes["MultiProcessorCount"]
+    code = code_bytes = 0
     if target == HOPPER:
         blocks = min(blocks, PAIR * _resident_pairs(function.kernel.ptr, blocks, shared_bytes))
-    COMPILED[device, target, checked, only] = Kernel(function, prepare, shared_bytes, blocks, target)
+        code = int(np.frombuffer(_read_global(cupy, module, cubin.CODE_NAME, 8), np.uint64)[0])
+        code_bytes = cubin.code_bytes(path.read_bytes())
+    COMPILED[device, target, checked, only] = Kernel(function, prepare, shared_bytes, blocks, target, code, code_bytes)
     return COMPILED[device, target, checked, only]
-
-
-def _from_ptx(cupy: Any, text: str, options: tuple[str, ...]) -> Any:
-    """The module of a virtual architecture: PTX, which the driver assembles for the GPU. Raises BackendError.
-
-    CuPy itself compiles for no other architecture than the GPU's.
-    """
-    ptx, _ = Nvrtc().compile(text, (*options, "-ftz=true"))  # as CuPy has it for others
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "machine.ptx"
-        path.write_bytes(ptx.rstrip(b"\0"))
-        module = cupy.RawModule(path=str(path))
-        module.get_function(source.KERNEL_NAME)  # now, while the file is there
-    return module
 
 
 def _read_global(cupy: Any, module: Any, name: str, size: int) -> bytes:

@@ -10,7 +10,6 @@ from __future__ import annotations
 import ctypes
 import os
 import re
-import struct
 import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -18,6 +17,8 @@ from pathlib import Path
 import numpy as np
 
 from dla.emulator.device import source
+from dla.emulator.device.cubin import located
+from dla.emulator.device.elf import Elf
 from dla.isa.errors import BackendError
 
 ARCHITECTURES = ("sm_80", "sm_90a")
@@ -88,6 +89,7 @@ def build(
         found = registers_set(cubin)
         if found != expected:
             problems.append(f"the roles set their registers to {sorted(found)}, and should to {sorted(expected)}")
+        problems += _unlocated(cubin)
     registers = max(map(int, re.findall(r"Used (\d+) registers", log)), default=0)
     name = architecture + " checked" * checked
     return cubin, problems, f"{name}: {len(cubin):,} bytes, {registers} registers"
@@ -101,22 +103,20 @@ def _spills(log: str) -> list[str]:
     return [f"{name} spills {size} bytes, and may spill {MAY_SPILL}" for name, size in found if int(size) > MAY_SPILL]
 
 
+def _unlocated(cubin: bytes) -> list[str]:
+    """A line where the binary cannot be told where it lies."""
+    try:
+        located(cubin)
+    except (KeyError, ValueError) as error:
+        return [f"nothing in the binary can hold the kernel's address: {error}"]
+    return []
+
+
 def registers_set(cubin: bytes) -> set[int]:
     """The numbers that the kernel sets its warps' registers to."""
-    code = np.frombuffer(section(cubin, f".text.{source.KERNEL_NAME}"), "<u8")[::2]  # instructions have 128 bits
+    code = np.frombuffer(Elf(cubin).contents(f".text.{source.KERNEL_NAME}"), "<u8")[::2]  # instructions have 128 bits
     found = code[code & 0xFFF == SET_REGISTERS]
     return {int(word) for word in found >> 32 & 0xFF}
-
-
-def section(elf: bytes, name: str) -> bytes:
-    """The contents of a section of a 64-bit ELF file. Raises KeyError if it has none of that name."""
-    (table,), (size, count, names) = struct.unpack_from("<Q", elf, 0x28), struct.unpack_from("<3H", elf, 0x3A)
-    headers = [struct.unpack_from("<2I4Q", elf, table + i * size) for i in range(count)]  # name, ..., offset, size
-    texts = headers[names][4]
-    for start, _, _, _, offset, length in headers:
-        if elf[texts + start : elf.index(b"\0", texts + start)] == name.encode():
-            return elf[offset : offset + length]
-    raise KeyError(name)
 
 
 def main() -> int:

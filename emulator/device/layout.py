@@ -303,6 +303,9 @@ LAUNCH = Struct(
         ("expected_base", "<u4", 1, "u32", "0; the tests plant a hang with anything else"),
         ("rank", "<u4", 1, "u32", ""),
         ("world", "<u4", 1, "u32", ""),
+        ("code", "<u8", 1, "const char*", "where the machine's own code lies,"),
+        ("code_bytes", "<u4", 1, "u32", "and its length; 0: not known"),
+        ("unused", "<u4", 1, "u32", ""),
     ),
 )
 STRUCTS = (

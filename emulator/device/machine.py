@@ -216,6 +216,7 @@ class DeviceSession:
         launch["rehearsal"] = self._plan.rehearsal
         launch["exchange_bytes"] = self._plan.exchange_bytes
         launch["rank"], launch["world"] = 0, 1
+        launch["code"], launch["code_bytes"] = self._kernel.code, self._kernel.code_bytes
         return launch
 
     def _prepare(self) -> None:

@@ -1,6 +1,6 @@
 """The machine's CUDA source as one text: includes flattened, generated parts filled in.
 
-One text, because CuPy's compile cache keys on the source text only and would not notice a changed include file.
+One text, because builds are kept under a key of their text (cubin.py): nothing that they include can go stale.
 """
 
 from __future__ import annotations
@@ -69,6 +69,6 @@ def _flatten(name: str, seen: set[str], only: frozenset[str] | None) -> str:
 def options(*, checked: bool = False) -> tuple[str, ...]:
     """Compiler options of a build, without the architecture. `checked` bounds-checks every access, and knows its lines.
 
-    Line numbers are two thirds of a build, which CuPy keeps on disk and the driver loads.
+    Line numbers are two thirds of a build, which is kept on disk and loaded by the driver.
     """
     return ("--std=c++17", *(("-lineinfo", "-DDLA_CHECKED") if checked else ()))

@@ -342,6 +342,8 @@ DEV void tensor_load_5d(u32 shared, const void* map, u64* full, i32 c0, i32 c1, 
 }
 // Lets the copy engine have `map` at hand when it is first used.
 DEV void tensor_map_prefetch(const void* map) { asm volatile("prefetch.tensormap [%0];" ::"l"(map) : "memory"); }
+// Brings `bytes`, a multiple of 16, to the L2 cache.
+DEV void prefetch_bulk(const char* p, u32 bytes) { asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(p), "r"(bytes) : "memory"); }
 // Copies one box from shared memory to where `map` says, but for what lies outside of it. The copies that a thread has started
 // since the last commit are a group of its own.
 DEV void tensor_store_2d(const void* map, u32 shared, i32 c0, i32 c1) {

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import ctypes
-from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from dla.emulator.device import build, gpu, source
+from dla.emulator.device import gpu
 
 HOPPER = {16: 132, 75: 9, 76: 0}
 
@@ -64,24 +62,3 @@ def test_without_a_driver_there_is_no_gpu(monkeypatch: pytest.MonkeyPatch) -> No
 
     monkeypatch.setattr(ctypes, "CDLL", absent)
     assert gpu.present() is None
-
-
-def test_the_driver_is_given_ptx_of_virtual_architectures(monkeypatch):
-    """As a file that is there when the module is loaded; whatever the compiler puts behind it is cut off."""
-    asked: list[Any] = []
-
-    class Module:
-        def __init__(self, path: str) -> None:
-            self.path = Path(path)
-
-        def get_function(self, name: str) -> None:
-            asked.append((name, self.path.read_bytes()))
-
-    class Compiler:
-        def compile(self, text: str, options: tuple[str, ...]) -> tuple[bytes, str]:
-            asked.append((text, options))
-            return b"// PTX\0", ""
-
-    monkeypatch.setattr(build, "Nvrtc", Compiler)
-    build._from_ptx(SimpleNamespace(RawModule=Module), "text", ("-arch=compute_80",))
-    assert asked == [("text", ("-arch=compute_80", "-ftz=true")), (source.KERNEL_NAME, b"// PTX")]

@@ -60,6 +60,8 @@ def load(monkeypatch: pytest.MonkeyPatch) -> Callable[[Program], DeviceSession]:
             prepare=lambda *_, **__: None,
             blocks=1,
             shared_bytes=0,
+            code=0,
+            code_bytes=0,
             target=Target(),
         )
         session = DeviceSession(DeviceMachine(), kernel, program)  # type: ignore[arg-type]

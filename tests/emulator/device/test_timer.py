@@ -47,7 +47,7 @@ def timed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any:
     def kernel(launched: Callable[[], None]) -> Any:
         return SimpleNamespace(
             function=SimpleNamespace(kernel=SimpleNamespace(ptr=launched)), prepare=lambda *_, **__: None, blocks=132,
-            shared_bytes=0, target=TARGET, architecture="sm_90a",
+            shared_bytes=0, code=0, code_bytes=0, target=TARGET, architecture="sm_90a",
         )  # fmt: skip
 
     def load(program, choices, memory):
