@@ -7,6 +7,9 @@ waited for, and for all else that it depends on. Of the giver itself it needs no
 is there, the giver's blocks have read what they were to read. That a taker is done says nothing of its giver, so
 whoever waits for the one waits for the other, too.
 
+An ATTENTION of few queries gives likewise, and one that follows a product and the ROPE of its result takes part of it
+(paths/rotation.py): what it writes has nothing to do with either of them, so it waits for neither.
+
 The machine has two sets of the exchange, which launches use in turns, and one place for each giver. So givers and
 takers are what runs once in a launch at most; loops and calls take the ordinary way.
 """
@@ -21,7 +24,7 @@ from dla.emulator.device.layout import COUNTERS, MAX_WAITS, NORM_OF_ONE, PATH_ST
 from dla.emulator.device.paths import Context, Schedule, flash, rotation
 from dla.emulator.device.paths.flash import FEW_TAKES_AT
 from dla.emulator.device.paths.rotation import Rotation
-from dla.emulator.device.paths.stream import GIVES_AT, NORM_AT, PLAIN_AT, TAKES_AT, is_row_major
+from dla.emulator.device.paths.stream import GIVES_AT, NORM_AT, PLAIN_AT, TAKES_AT, is_row_major, sparing
 from dla.isa.descriptor import Descriptor, Dynamic
 from dla.isa.program import Instruction, Program
 from dla.isa.reach import Reach
@@ -33,6 +36,8 @@ MOST_BYTES = 16384
 MOST_BETWEEN = 16
 """Instructions from a giver to its taker."""
 _PIECE = 16
+SPARED_OF = 8
+"""Blocks, of which one may be without work."""
 _PLACE = 1024
 """A giver's place is a multiple of."""
 
@@ -46,6 +51,9 @@ class Exchange:
     takes: dict[int, int] = field(default_factory=dict)  # of each taker: where in a set it begins, in bytes
     places: dict[int, int] = field(default_factory=dict)  # of each giver: begin in a set, in bytes
     tables: dict[int, tuple[Descriptor, Descriptor]] = field(default_factory=dict)  # of takers that rotate
+    spared: dict[int, int] = field(
+        default_factory=dict
+    )  # of each taker: blocks that are busy with its giver for longest
     set_bytes: int = 0
 
     def before(self, index: int, conflicting: Sequence[Sequence[int]]) -> Sequence[int]:
@@ -56,7 +64,7 @@ class Exchange:
         more = {k for j in found for k in self.passed.get(j, ())} if self.passed else ()
         return sorted({*found, *more}) if more else found
 
-    def schedules(self, of: Sequence[Schedule]) -> tuple[Schedule, ...]:
+    def schedules(self, of: Sequence[Schedule], blocks: int) -> tuple[Schedule, ...]:
         """The schedules, in which givers and takers know their places."""
         found = list(of)
         for index in {*self.givers, *self.places}:
@@ -69,13 +77,20 @@ class Exchange:
                     numbers[0] |= (self.places[index] // _PLACE + 1) << 16
             if index in self.givers:
                 numbers[TAKES_AT if product else FEW_TAKES_AT] = self.takes[index] // _PIECE + 1
+                if index in self.spared:
+                    sparing(numbers, found[index].tiles, blocks, self.spared[index])
                 summary += f", takes {'a' if product else 'q'} from {self.givers[index]} as it comes"
             found[index] = replace(found[index], detail=tuple(numbers), summary=summary)
         return tuple(found)
 
-    def apart(self) -> dict[int, int]:
-        """Of each taker that does not wait for another instruction between its giver and itself: that one."""
-        return {taker: passed[-1] for taker, passed in self.passed.items() if len(passed) > 1}
+    def apart(self) -> dict[int, tuple[int, int | None]]:
+        """Takers that begin so many blocks behind the first of another instruction, or behind its last.
+
+        That is the one that a taker does not wait for, between its giver and itself, or the giver, whose first blocks
+        are spared.
+        """
+        found: dict[int, tuple[int, int | None]] = {k: (p[-1], None) for k, p in self.passed.items() if len(p) > 1}
+        return found | {taker: (self.givers[taker], count) for taker, count in self.spared.items()}
 
     def add_rotated(self, taker: int, program: Program, how: Rotation | None) -> None:
         """An ATTENTION takes what the product two instructions before has made, ahead of the ROPE between them."""
@@ -129,7 +144,15 @@ def find(
                 and not _meets(program, context.reach, giver, taker)
             ):
                 found.add(taker, giver, program)
+                if not plain[giver]:
+                    _spare(found, taker, flash.groups(code[giver]), schedules[taker], context.target.blocks)
     return found
+
+
+def _spare(found: Exchange, taker: int, groups: int, chosen: Schedule, blocks: int) -> None:
+    """Spares a product the blocks that put together, one for each of `groups`, what others have found."""
+    if SPARED_OF * groups <= blocks and sparing(list(chosen.detail), chosen.tiles, blocks, groups):
+        found.spared[taker] = groups
 
 
 def _blocks(program: Program) -> list[int | None]:

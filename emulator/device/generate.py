@@ -74,6 +74,12 @@ DEV auto prepare_for(const Args& args, Work& w, int)
     Handler::prepare(args, reinterpret_cast<typename Handler::Kept&>(w.detail));
 }
 template <class Handler, class Args> DEV void prepare_for(const Args&, Work&, long) {}
+// Handlers whose first reads are known ahead of what the work waits for bring them to a cache.
+template <class Handler, class Args>
+DEV auto expect_for(const Args& args, u32 lane, int) -> decltype(Handler::expect(args, lane)) {
+    Handler::expect(args, lane);
+}
+template <class Handler, class Args> DEV void expect_for(const Args&, u32, long) {}
 // Executes one tile, once everything that the work depends on is done; nothing if the run is over.
 template <class Handler, class Args>
 DEV auto run_for(const Args& args, u32 tile, const Block& block, int) -> decltype(static_cast<void>(Handler::BEGINS)) {
@@ -102,6 +108,8 @@ def handlers(only: Collection[str] | None = None) -> str:
     lines.append(_OPTIONAL)
     dispatch("DEV u32 scratch_of(const Work& w)", "return scratch_for<?Handler>(?Args::of(w), 0);", "return 0;")
     dispatch("DEV_CALL void prepare_of(Work& w)", "prepare_for<?Handler>(?Args::of(w), w, 0); break;", "break;")
+    expect = "expect_for<?Handler>(?Args::of(w), lane, 0); break;"
+    dispatch("DEV void expect_of(const Work& w, u32 lane)", expect, "break;")
     run = "run_for<?Handler>(?Args::of(w), tile, block, 0); break;"
     dispatch("DEV_CALL void run_tile(const Work& w, u32 tile, Block block)", run, "break;")
     return "\n".join([*lines, ""])

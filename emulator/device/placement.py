@@ -36,12 +36,12 @@ def first_blocks(
     before: Sequence[Sequence[int]],
     shares: Sequence[Share | None],
     blocks: int,
-    apart: Mapping[int, int] | None = None,
+    apart: Mapping[int, tuple[int, int | None]] | None = None,
 ) -> list[int]:
     """The first of so many blocks for each instruction; 0 for those that no worker executes, whose share is None.
 
     `before`: for each instruction those that it waits for, in ascending order, as `conflicts` finds them; but those in
-    `apart` need not wait for one of these, so that they begin behind it.
+    `apart` begin so many blocks behind the first one of another instruction, or behind its last one.
     """
     places: list[int] = [0] * len(shares)  # counted without end
     ends = [0] * len(shares)
@@ -56,15 +56,13 @@ def first_blocks(
         since = max(earlier[-1] if earlier else 0, index - MOST_LOOKED_AT)
         beside = [ends[j] for j in range(since, index) if shares[j] is not None and j not in earlier]
         left = next((j for j in reversed(earlier) if j not in taken_over), None)
-        if share.ahead:
+        if apart and index in apart:
+            other, count = apart[index]
+            places[index] = ends[other] if count is None else places[other] + count
+        elif share.ahead:
             places[index] = -(-max([turn, *beside]) // share.together) * share.together
             if share.together == 1:
                 places[index] = _sparing_the_first(places[index], share.tiles, blocks)
-            turn = places[index] + share.tiles
-            if share.tiles >= blocks:
-                everywhere.add(index)
-        elif apart and index in apart:
-            places[index] = ends[apart[index]]
         elif left is not None:
             taken_over.add(left)
             if left in everywhere and share.tiles < blocks:
@@ -74,6 +72,10 @@ def first_blocks(
         else:
             places[index] = max(beside, default=turn)
         ends[index] = places[index] + share.tiles
+        if share.ahead:
+            turn = ends[index]
+            if share.tiles >= blocks:
+                everywhere.add(index)
     return [place % blocks for place in places]
 
 

@@ -128,7 +128,7 @@ def build(program: Program, bases: Mapping[Segment, int], target: Target, choice
         assert len(slots[index]) <= CHANNELS_SLOT, "a GEMM that normalises has no operand in the slot of the channels"
         slots[index] += (0,) * (CHANNELS_SLOT - len(slots[index])) + (_channels_slot(norm.channels, tables),)
     handed = exchange.find(program, before, schedules, context)
-    schedules = list(handed.schedules(schedules))
+    schedules = list(handed.schedules(schedules, target.blocks))
     for index, more in handed.tables.items():
         assert len(slots[index]) <= TABLES_SLOT, "an ATTENTION has no operand in the slots of the tables"
         slots[index] += (0,) * (TABLES_SLOT - len(slots[index])) + tuple(tables.slot(d, d.dims) for d in more)

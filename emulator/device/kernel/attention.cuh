@@ -240,7 +240,15 @@ struct AttentionHandler {
     }
     static DEV u32 tiles(const AttentionArgs& args) {
         const FewQueries& few = FewQueries::of(args.work);
-        return few.way == FEW_NOT ? AttentionShape(args).tiles : few.tiles;
+        return few.way == FEW_NOT ? AttentionShape(args).tiles : few.groups * few.splits;
+    }
+
+    // Called by a warp: brings what the block's first tile reads to the cache, ahead of what the work waits for.
+    static DEV_CALL void expect(const AttentionArgs& args, u32 lane) {
+        const FewQueries& few = FewQueries::of(args.work);
+        if (few.way != FEW_HELD) return;
+        if (args.v().dims[3] == 64) HeldAttention<Bf16, 64>::expect(args, few, lane);
+        else HeldAttention<Bf16, 128>::expect(args, few, lane);
     }
 
     template <class T> static DEV void run_few(const AttentionArgs& args, u32 index, const Block& block) {

@@ -1,6 +1,6 @@
 // ATTENTION with few queries (decoding): the query heads that share a key head are rows of one tile, and the keys are split
 // over blocks. What the warps of a block found meets in shared memory; what the blocks found, in the workspace, where the
-// block with the last keys takes it up. All is combined in the order of the keys.
+// block with the first keys takes it up. All is combined in the order of the keys.
 #pragma once
 #include "attention_mma.cuh"
 #include "exchange.cuh"
@@ -22,9 +22,9 @@ struct __align__(16) FewQueries {
     u16 partials, gives;
     u32 workspace, takes;
     u16 row_tiles, splits;
-    u32 tiles;
+    u32 groups;  // tiles of a split; those of the first one come first
     u32 heads_per_key, key_heads;
-    u32 per_split, per_query;  // reciprocals of splits and queries
+    u32 per_group, per_query;  // reciprocals of groups and queries
     u32 first, last;  // keys that any query sees
     u32 share;        // of a split: keys, a multiple of STEP_KEYS
     i32 begin, end;   // keys that query 0 sees; query i sees those that are i further on
@@ -42,15 +42,14 @@ struct __align__(16) FewQueries {
         row_tiles = static_cast<u16>(rows);
         heads_per_key = s.heads_per_key;
         key_heads = s.heads / s.heads_per_key;
-        const u32 groups = static_cast<u32>(q.dims[0]) * key_heads * rows * s.column_tiles;  // of tiles that are combined
+        groups = static_cast<u32>(q.dims[0]) * key_heads * rows * s.column_tiles;  // of tiles that are combined
         first = s.first_key(0);
         last = max(first, s.end_key(s.queries - 1));
         const u32 keys = last - first, most = groups == 0 ? 1 : max(1u, min(static_cast<u32>(partials), gridDim.x) / groups);  // splits
         share = max(max(LEAST_KEYS, (keys + most - 1) / most), min(ENOUGH_KEYS, (keys + FEW_SPLITS - 1) / FEW_SPLITS));
         share = (share + STEP_KEYS - 1) / STEP_KEYS * STEP_KEYS;
         splits = static_cast<u16>(max(1u, (keys + share - 1) / share));
-        tiles = groups * splits;
-        per_split = reciprocal(splits);
+        per_group = reciprocal(groups);
         per_query = reciprocal(s.queries);
         begin = s.window == 0 ? -FAR : near(s.last_key(0) - s.window + 1);
         end = s.causal ? near(s.last_key(0) + 1) : FAR;
@@ -76,8 +75,8 @@ struct FewQueriesTile {
 
     // `all_columns` of v; a tile has up to `most`.
     DEV FewQueriesTile(const FewQueries& few, u32 index, u32 queries, u32 all_columns, u32 most) {
-        u32 rest = FewQueries::quotient(index, few.splits, few.per_split);
-        split = index - rest * few.splits;
+        split = few.splits == 1 ? 0 : FewQueries::quotient(index, few.groups, few.per_group);
+        u32 rest = index - split * few.groups;
         column = row = sample = 0;
         if (all_columns > most) {
             const u32 column_tiles = (all_columns + most - 1) / most;
@@ -229,13 +228,12 @@ template <u32 COLUMNS> struct FewResults {
             if (few.splits == 1) FewTarget(args, few, tile, row, quad * 4).store(sum, tile);
             else show(own + row * SHOWN_PITCH, quad, sum);
         }
-        if (few.splits == 1 || tile.split != few.splits - 1) return;
-        f32* const splits = own - tile.split * MOST;
+        if (few.splits == 1 || tile.split != 0) return;
 #pragma unroll 1
         for (u32 id = block.thread(); id < ids; id += WORKER_THREADS) {
             const u32 row = min(id / LANES / QUADS, rows - 1), quad = id / LANES % QUADS;
             const FewTarget to(args, few, tile, row, quad * 4);
-            const FewQuad sum = gather<LANES>(splits + row * SHOWN_PITCH, quad, few.splits, lane, block);
+            const FewQuad sum = gather<LANES>(own + row * SHOWN_PITCH, quad, few.splits, few.groups * MOST, lane, block);
             if (lane == 0) to.store(sum, tile);
         }
     }
@@ -264,7 +262,7 @@ template <u32 COLUMNS> struct FewResults {
     }
     // Waits for the results of all splits, of which a lane takes up those LANES apart, and sets them back. Each is a tile of this
     // instruction, of a block of its own, so all are under way.
-    template <u32 LANES> static DEV FewQuad gather(f32* splits, u32 quad, u32 count, u32 lane, const Block& block) {
+    template <u32 LANES> static DEV FewQuad gather(f32* splits, u32 quad, u32 count, u32 apart, u32 lane, const Block& block) {
         constexpr u32 AT_ONCE = FewQueries::FEW_SPLITS / LANES;
         const Launch* const launch = block.launch();
         FewQuad quads[AT_ONCE + 1];
@@ -272,7 +270,7 @@ template <u32 COLUMNS> struct FewResults {
         for (u32 split = lane; split < count + lane; split += AT_ONCE * LANES) {
             f32* from[AT_ONCE];
 #pragma unroll
-            for (u32 j = 0; j < AT_ONCE; ++j) from[j] = splits + min(split + j * LANES, count - 1) * MOST;
+            for (u32 j = 0; j < AT_ONCE; ++j) from[j] = splits + min(split + j * LANES, count - 1) * apart;
             uint4 sums[AT_ONCE];
             uint2 tails[AT_ONCE];
             const bool ok = spin(

@@ -47,6 +47,20 @@ template <class T, u32 WIDTH> struct HeldAttention {
     DEV static u32 parts(u32 keys) { return min(PARTS, (keys + STEP_KEYS - 1) / STEP_KEYS); }  // that have some
     DEV static u32 scratch(const FewQueries& few, u32 rows) { return Results::bytes(parts(few.share), min(FEW_ROWS, rows)); }
 
+    // Called by a warp of the loader's.
+    static DEV void expect(const AttentionArgs& args, const FewQueries& few, u32 lane) {
+        const FewQueriesTile tile(few, args.work.first_tile, args.q().dims[2], WIDTH, WIDTH);
+        const HeldLines keys(args.k(), tile.base(args.k(), tile.key_head), 0), values(args.v(), tile.base(args.v(), tile.key_head), 0);
+#pragma unroll 1
+        for (u32 key = tile.begin + lane; key < tile.end; key += WARP) {
+#pragma unroll
+            for (u32 line = 0; line < WIDTH / 64; ++line) {
+                keys.expect(key, line * 8);
+                values.expect(key, line * 8);
+            }
+        }
+    }
+
     // Of the present work and tile, which are read anew: passed on, they would be in local memory while keys take all registers.
     static DEV_CALL void run() {
         const Block block;
@@ -83,8 +97,6 @@ template <class T, u32 WIDTH> struct HeldAttention {
             first[half] = few.begin + static_cast<i32>(row.query);
             behind[half] = line < tile.rows ? min(static_cast<i32>(end), few.end + static_cast<i32>(row.query)) : 0;
         }
-        expect_keys(keys, key + g, end);
-        expect_values(values, key + 2 * t, end);
         if (!block.begin()) return false;
         Deep k, q;
         Values v;
@@ -170,7 +182,7 @@ template <class T, u32 WIDTH> struct HeldAttention {
         if (!spin(launch, look, [&] { raise(launch, TRAP_TIMEOUT, present_instruction(), WAITED_FOR_RESULTS); })) stop(shared_state());
         if (!takes) return;
         tables.rotate_line(q[0]);
-        tables.rotate_line(q[1]);
+        if (tile.rows > 8) tables.rotate_line(q[1]);  // else nobody asks for what becomes of it
         tables.rotate_line(fresh.key);
     }
     static DEV void put_fresh(Deep& k, Values& v, const FreshLine<WIDTH>& fresh, u32 key, u32 end, u32 g, u32 t) {
@@ -185,17 +197,6 @@ template <class T, u32 WIDTH> struct HeldAttention {
         to = make_uint4(it ? by.x : to.x, it ? by.y : to.y, it ? by.z : to.z, it ? by.w : to.w);
     }
 
-    // What the first loads will find in a cache.
-    static DEV void expect_keys(const HeldLines& lines, u32 key, u32 end) {
-#pragma unroll
-        for (u32 j = 0; j < 2; ++j)
-#pragma unroll
-            for (u32 i = 0; i < WIDTH / 32; ++i) lines.expect(min(key + 8 * j, end - 1), 4 * i);
-    }
-    static DEV void expect_values(const HeldLines& lines, u32 key, u32 end) {
-#pragma unroll
-        for (u32 j = 0; j < 4; ++j) lines.expect(min(key + j % 2 + j / 2 * 8, end - 1), 0);
-    }
     // Lines past the last key are that key once more: their scores are hidden.
     static DEV void load_keys(Deep& k, const HeldLines& lines, u32 key, u32 end) {
 #pragma unroll

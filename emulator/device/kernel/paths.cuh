@@ -116,6 +116,7 @@ DEV void run_loader() {
             if (elect_one()) w.place = stages_of(w) == shared.loader.kind ? shared.loader.place : shared.other_place;
             warp_arrive(&shared.placed[slot]);
         }
+        if (w.path == PATH_GENERIC) expect_of(w, threadIdx.x % WARP);
         if (elect_one()) load_path(w);
         Shared& again = Kept::shared();
         warp_arrive(&again.free[again.loader.taken % WORKS]);

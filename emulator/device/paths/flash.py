@@ -94,15 +94,21 @@ def is_held(instruction: Instruction, chosen: Schedule) -> bool:
     )
 
 
+def groups(instruction: Instruction) -> int:
+    """Tiles of each split of the keys, of an ATTENTION that is_held: blocks that put together what the splits found."""
+    _, q, k, _ = _operands(instruction)
+    samples, heads, queries, _ = q.bounds
+    return samples * k.bounds[1] * math.ceil(heads // k.bounds[1] * queries / FEW_QUERIES)
+
+
 def steps_once(instruction: Instruction, context: Context) -> bool:
     """Whether each warp has all its keys at once, of an ATTENTION that is_held, however many there are.
 
     That is FewQueries' share of a split, which grows with the keys, and what the warps of a block have in one step.
     """
     _, q, k, _ = _operands(instruction)
-    keys, (samples, heads, queries, columns) = k.bounds[2], q.bounds
-    row_tiles = math.ceil(heads // k.bounds[1] * queries / FEW_QUERIES)
-    splits = max(1, context.target.blocks // (samples * k.bounds[1] * row_tiles))
+    keys, columns = k.bounds[2], q.bounds[3]
+    splits = max(1, context.target.blocks // groups(instruction))
     share = max(LEAST_KEYS, math.ceil(keys / splits), min(ENOUGH_KEYS, math.ceil(keys / FEW_SPLITS)))
     return share <= STEP_KEYS * HELD_COLUMNS[0] // columns
 

@@ -27,7 +27,9 @@ SUMS = 256
 """That a block finishes at a time: one for each of its workers."""
 PLAIN_STEPS = 3
 _FIELDS = [name for name, _, count, *_ in STREAM_SCHEDULE.fields for _ in range(count)]
-NORM_AT, GIVES_AT, TAKES_AT, PLAIN_AT = (_FIELDS.index(name) for name in ("norm", "gives", "takes", "plain"))
+NORM_AT, GIVES_AT, TAKES_AT, PLAIN_AT, SPARED_AT = (
+    _FIELDS.index(name) for name in ("norm", "gives", "takes", "plain", "spared")
+)
 """Places in the numbers of a schedule."""
 GRANULES = 4
 GRANULE_BYTES = 8192
@@ -78,7 +80,7 @@ def schedule(instruction: Instruction, context: Context) -> Schedule | None:
     detail = [int(values[name]) for name, *_ in STREAM_SCHEDULE.fields if name in values]
     address = tensor_map.address
     plain = _plain(instruction, stages.unit, units, context.target.blocks)
-    detail += [address & 0xFFFFFFFF, address >> 32, 0, 0, 0, 0, plain]
+    detail += [address & 0xFFFFFFFF, address >> 32, 0, 0, 0, 0, plain, 0]
     lies = "packed" if stages.unit == PACKED_UNIT else "across"
     return Schedule(PATH_STREAM, tuple(detail), f"streamed in units of {stages.unit} columns, {lies}", units)
 
@@ -109,6 +111,17 @@ def _plain(instruction: Instruction, unit: int, units: int, blocks: int) -> int:
     if bias is not None and (bias.elements != out.bounds[-1] or not is_row_major(bias)):
         return 0
     return 1 | rows // 2 << 1 | each * PLAIN_UNITS
+
+
+def sparing(numbers: list[int], units: int, blocks: int, spared: int) -> bool:
+    """Lets so many blocks have no part in a plain product, in the `numbers` of its schedule; False if it cannot."""
+    plain, unit = numbers[PLAIN_AT], numbers[_FIELDS.index("unit")]
+    each, rows = units // (blocks - spared), 1 << plain // 2 % 4
+    if unit != PACKED_UNIT or (each + 1) * unit * rows > SUMS:
+        return False
+    numbers[PLAIN_AT] = plain % PLAIN_UNITS + each * PLAIN_UNITS
+    numbers[SPARED_AT] = spared
+    return True
 
 
 def is_row_major(d: Descriptor) -> bool:

@@ -11,8 +11,10 @@ import pytest
 from dla.assembler import assemble
 from dla.emulator.compare import compare
 from dla.emulator.device import exchange, plan
+from dla.emulator.device.layout import PATH_STREAM
 from dla.emulator.device.machine import DeviceMachine
 from dla.emulator.device.paths import Target
+from dla.emulator.device.paths.stream import SPARED_AT
 from dla.isa.descriptor import Segment
 from dla.isa.dtypes import Array
 from dla.isa.program import Program
@@ -148,10 +150,15 @@ CASES = [
 @on_cpu
 @pytest.mark.parametrize(("depth", "heads", "key_heads", "dtype", "context", "past"), CASES)
 def test_results_are_those_of_the_ordinary_way(monkeypatch, depth, heads, key_heads, dtype, context, past):
-    """In whatever order warps come, and in each of the two turns."""
+    """In whatever order warps come, and in each of the two turns; some blocks have no part in the last product."""
+    monkeypatch.setattr(exchange, "SPARED_OF", 2)
     program = step(depth, heads=heads, key_heads=key_heads, dtype=dtype, context=context)
     session = CpuSession(program, hopper=True)
     assert sum(" takes " in chosen.summary for chosen in session.plan.schedules) == 2
+    assert [chosen.detail[SPARED_AT] for chosen in session.plan.schedules if chosen.path == PATH_STREAM] == [
+        0,
+        key_heads,
+    ]
     results = [check(session, program, {"past": past}, past) for session.seed in range(3)]
     monkeypatch.setattr(exchange, "MOST_BYTES", 0)
     assert taken(program) == {}

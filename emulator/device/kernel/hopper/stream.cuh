@@ -24,9 +24,10 @@ struct StreamShare {
     u32 base, step;  // where they lie
 
     DEV StreamShare(const Work& w, bool spread) : rows(rows_of(w)) {
-        const u32 block = w.first_tile, each = w.tiles / gridDim.x, more = w.tiles - each * gridDim.x;
+        const u32 blocks = gridDim.x - reinterpret_cast<const StreamSchedule*>(w.detail)->spared;
+        const u32 block = w.first_tile, each = w.tiles / blocks, more = w.tiles - each * blocks;
         first = spread ? 0 : block * each + min(block, more);
-        end = first + each + (block < more);
+        end = block < blocks ? first + each + (block < more) : first;
         base = spread ? block : 0;
         step = spread ? gridDim.x : 1;
     }

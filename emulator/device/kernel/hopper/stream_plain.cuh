@@ -92,8 +92,12 @@ template <class Way> struct PlainStream {
         const StreamSchedule& s = *reinterpret_cast<const StreamSchedule*>(w.detail);
         const GemmArgs& args = GemmArgs::of(w);
         const u32 plain = s.plain, each = plain / PLAIN_UNITS, shift = plain / 2 % 4, rows = 1u << shift;
-        const u32 thread = me.thread(), warp = me.warp(), lane = me.lane(), block = w.first_tile, more = w.tiles - each * gridDim.x;
-        const u32 count = each + (block < more);
+        const u32 thread = me.thread(), warp = me.warp(), lane = me.lane(), block = w.first_tile, blocks = gridDim.x - s.spared;
+        const u32 more = w.tiles - each * blocks, count = each + (block < more);
+        if (block >= blocks) {
+            me.wait_ready();
+            return;
+        }
         const Way way(s, warp, lane);
         wait_phase(&Kept::shared().placed[taken % WORKS], taken / WORKS % 2);
         me.place = w.place;
