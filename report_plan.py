@@ -59,14 +59,12 @@ def planned(program: Program, blocks: int, *, hopper: bool, choices: Choices | N
     `choices` knows what was measured there. Addresses are made up, so no GPU is needed. `program` is verified. Raises
     InputError for dims of 2**31 and more.
     """
-    from dla.emulator.conflicts import conflicts
     from dla.emulator.device import plan
     from dla.emulator.device.layout import WAIT_FOR_ALL
     from dla.emulator.device.paths import Target
     from dla.isa.descriptor import Segment
 
     made = plan.build(program, {s: s.value << 40 for s in Segment}, Target(blocks, hopper=hopper), choices)
-    before = conflicts(made.executed)
     parts = {origin for origin, count in Counter(made.origins).items() if count > 1}
     steps = []
     for index, origin in enumerate(made.origins):
@@ -77,7 +75,7 @@ def planned(program: Program, blocks: int, *, hopper: bool, choices: Choices | N
         if is_part:
             instruction = made.executed.instructions[index]
         chosen, waits = made.schedules[index], made.waits[index]
-        needed = None if waits[1] == WAIT_FOR_ALL else tuple(int(i) for i in before[index])
+        needed = None if waits[1] == WAIT_FOR_ALL else tuple(int(i) for i in made.before[index])
         seconds = chosen.decision.seconds if chosen.decision else None
         path, how = PATHS[chosen.path], chosen.summary
         if index in made.fused:

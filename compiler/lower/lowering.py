@@ -273,11 +273,14 @@ class Lowering:
                 views[name] = None
                 continue
             place = self._targets.views.get(id(value))
-            if place is None and position == 0:
+            if place is None and position == 0 and not _is_for_products_and_others(node):
                 place = self._in_place(row, read, value)
             views[name] = self.result(value, place)
         if row.mnemonic == "GEMM":
             views = flattened(views) or views
+            made_by = None if read["a"] is None else root(read["a"]).producer
+            if made_by is not None and _is_for_products_and_others(made_by):
+                self.view(next(iter(made_by.present))).storage.touch(len(self.drafts))
         attributes = {k: v for k, v in node.attributes.items() if k not in GRAPH_ONLY}
         attributes = {k: v for k, v in attributes.items() if v != row.all_attributes[k].default}
         self.emit(row, [views.get(o.name) for o in row.operands], sub=node.sub, **attributes)
@@ -320,6 +323,14 @@ class Lowering:
 
     def _emit_scalar(self, instruction: Instruction) -> None:
         self.drafts.append(Draft(instruction.row, instruction.sub, (), dict(instruction.attributes), self.label))
+
+
+def _is_for_products_and_others(node: Node) -> bool:
+    """Whether `node` is a normalisation of which there are several readers, such as a product and a residual.
+
+    A product can do it for all of them, as long as what is normalised is still there.
+    """
+    return node.op == "NORM" and len(node.output.users) > 1
 
 
 def _last_uses(graph: Graph) -> dict[int, int]:

@@ -28,9 +28,10 @@ OUT_IN_LINES, A_WHOLE, B_WHOLE, A_SHARED, B_SHARED = (1 << i for i in range(6, 1
 FLOATS, EXACT, BY_PIECES, OUT_IN_CHUNKS, OUT_IN_BOXES, TRANSPOSED = (1 << i for i in range(11, 17))
 PAIR = 2
 FLASH_WIDE, FLASH_F16, FLASH_HALVES = 1, 2, 4
-NORM_ROWS, NORM_CENTRED, NORM_GAIN, NORM_BIAS, BIAS_FIRST, NORM_OF_ONE = (1 << i for i in range(6))
+NORM_ROWS, NORM_CENTRED, NORM_GAIN, NORM_BIAS, BIAS_FIRST, NORM_OF_ONE, NORM_STORED = (1 << i for i in range(7))
+PRODUCT_NORM_AT, MAX_NORM_SLICES = 17, 12
 STREAM_NORM_ELEMENTS = 4096
-CHANNELS_SLOT = MAX_OPERANDS - 1
+NORMALISED_SLOT, CHANNELS_SLOT = MAX_OPERANDS - 2, MAX_OPERANDS - 1
 TABLES_SLOT = MAX_OPERANDS - 2
 WAIT_FOR_ALL = 0xFFFFFFFF
 PLAIN_UNITS = 8
@@ -90,9 +91,16 @@ CONSTANTS: dict[str, tuple[int, str]] = {
     "NORM_BIAS": (NORM_BIAS, "and a bias,"),
     "BIAS_FIRST": (BIAS_FIRST, "which is the first of the channels; else the gain is"),
     "NORM_OF_ONE": (NORM_OF_ONE, "of one row, in which no thread has more than a vector"),
+    "NORM_STORED": (NORM_STORED, "which others read, too: so they are stored"),
+    "PRODUCT_NORM_AT": (
+        PRODUCT_NORM_AT,
+        "where in the flags of a ProductSchedule those of a NORM begin that tiles do,",
+    ),
+    "MAX_NORM_SLICES": (MAX_NORM_SLICES, "of rows of so many slices"),
     "STREAM_NORM_ELEMENTS": (STREAM_NORM_ELEMENTS, "of the rows that a streamed product may normalise"),
-    "TABLES_SLOT": (TABLES_SLOT, "and the next: of an ATTENTION that rotates what it takes, cosines and sines"),
+    "NORMALISED_SLOT": (NORMALISED_SLOT, "operand of such a product, which has no gate, where it stores its rows"),
     "CHANNELS_SLOT": (CHANNELS_SLOT, "operand of such a product that is no operand of GEMM: gain and bias, a row each"),
+    "TABLES_SLOT": (TABLES_SLOT, "and the next: of an ATTENTION that rotates what it takes, cosines and sines"),
     "WARP": (WARP, "threads of a warp"),
     "CONTROLLER_WARPS": (CONTROLLER_WARPS, "a whole warpgroup, so that registers can move between roles"),
     "WORKER_WARPS": (WORKER_WARPS, "warps that execute tiles"),
@@ -200,7 +208,13 @@ PRODUCT_SCHEDULE = Struct(
         ("rows", "<u4", 1, "u32", "of the result at its present dims, in a batch: the kernel's"),
         ("batches", "<u4", 1, "u32", "likewise"),
         ("what", "<u4", 1, "u32", "that happens to results stored in lines (hopper/finish_lines.cuh): the kernel's"),
-        ("out_map", "<u4", 1, "u32", "of the result, where the copy engine takes it to memory"),
+        (
+            "out_map",
+            "<u4",
+            1,
+            "u32",
+            "of the result, where the copy engine takes it to memory; or the bits of a NORM's eps",
+        ),
     ),
 )
 FLASH_SCHEDULE = Struct(

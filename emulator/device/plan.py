@@ -15,7 +15,6 @@ from typing import Any
 import numpy as np
 
 from dla.emulator.blocks import register_accesses
-from dla.emulator.conflicts import conflicts
 from dla.emulator.device import exchange, parts
 from dla.emulator.device.exchange import Exchange
 from dla.emulator.device.generate import worker_rows
@@ -26,6 +25,7 @@ from dla.emulator.device.layout import (
     IMAGE_HEADER,
     IMAGES_AHEAD,
     MAX_WAITS,
+    NORMALISED_SLOT,
     PATH_CONV,
     PATH_GEMM,
     TABLES_SLOT,
@@ -63,6 +63,7 @@ class Plan:
 
     executed: Program  # what the blocks execute: normalisations that products do are NOPs, some others are two parts
     origins: tuple[int, ...]  # for each of these, the instruction that it is, or is a part of
+    before: Sequence[Sequence[int]]  # for each instruction, those that it waits for
     fused: Mapping[int, Sequence[int]]  # the products that do a NORM, by its index
     images: Array  # u8 [n]
     images_at_bounds: Array  # the same for runs with all dims at their bounds: they have registers in fewer operands
@@ -120,13 +121,18 @@ def build(program: Program, bases: Mapping[Segment, int], target: Target, choice
     context.decided = parted.decisions
     fused = fusion.find(parted.program, context)
     program = fused.program
-    before = conflicts(program)
+    before = fused.order()
     slots = [_operand_slots(i, tables) if i.row.operands else () for i in program.instructions]
-    schedules = [schedule(i, context) if i.row.operands else GENERIC for i in program.instructions]
+    schedules = [
+        fused.schedules.get(index) or (schedule(i, context) if i.row.operands else GENERIC)
+        for index, i in enumerate(program.instructions)
+    ]
     for index, norm in fused.norms.items():
-        schedules[index] = norm.added_to(schedules[index])
-        assert len(slots[index]) <= CHANNELS_SLOT, "a GEMM that normalises has no operand in the slot of the channels"
-        slots[index] += (0,) * (CHANNELS_SLOT - len(slots[index])) + (_channels_slot(norm.channels, tables),)
+        slots[index] += (_slot(norm.channels, tables),)
+        assert len(slots[index]) == CHANNELS_SLOT + 1, "what a product normalises by is behind the operands of a GEMM"
+    for index, stored in fused.stored.items():
+        assert not slots[index][NORMALISED_SLOT], "a GEMM that stores what it normalised has no gate"
+        slots[index] = (*slots[index][:NORMALISED_SLOT], _slot(stored, tables), *slots[index][NORMALISED_SLOT + 1 :])
     handed = exchange.find(program, before, schedules, context)
     schedules = list(handed.schedules(schedules, target.blocks))
     for index, more in handed.tables.items():
@@ -143,8 +149,9 @@ def build(program: Program, bases: Mapping[Segment, int], target: Target, choice
     images_at_bounds = _images(headers.copy(), _at_bounds(program, operands), slots)[0] if program.dims else images
     origins, probes = parted.origins, tuple(parted.origins[index] for index in tables.probes)
     return Plan(
-        program, origins, fused.into, images, images_at_bounds, places, tuple(context.maps), context.workspace_bytes,
-        handed.set_bytes, probes, headers, tuple(schedules), operands, tuple(slots), waits, wait_lists,
+        program, origins, before, fused.into, images, images_at_bounds, places, tuple(context.maps),
+        context.workspace_bytes, handed.set_bytes, probes, headers, tuple(schedules), operands, tuple(slots), waits,
+        wait_lists,
     )  # fmt: skip
 
 
@@ -247,9 +254,9 @@ def _at_bounds(program: Program, operands: Array) -> Array:
     return found
 
 
-def _channels_slot(channels: Descriptor | None, tables: _Tables) -> int:
-    """The same for what a product that normalises reads besides its operands."""
-    return 0 if channels is None else tables.slot(channels, channels.dims)
+def _slot(extra: Descriptor | None, tables: _Tables) -> int:
+    """The same for what a product that normalises reads or writes besides its operands."""
+    return 0 if extra is None else tables.slot(extra, extra.dims)
 
 
 def _targets(row: Row, operands: Sequence[Descriptor | None]) -> tuple[tuple[Dim, ...] | None, ...]:

@@ -65,6 +65,17 @@ def decide(key: str, offers: Sequence[Offer[C]], choices: Choices | None) -> Dec
     return Decision(key, tuple(offers), offers[0].choice)
 
 
+def preferring(decision: Decision[C], extra: Callable[[C], float | None], worth: float) -> Decision[C]:
+    """`decision` for the best of the ways that can do something more, unless it costs over `worth` clocks more.
+
+    `extra`: clocks that this takes a way; None for those that cannot do it.
+    """
+    priced = [(o.clocks + more, o) for o in decision.offers if (more := extra(o.choice)) is not None]
+    limit = worth + next((o.clocks for o in decision.offers if o.choice == decision.choice), 0.0)
+    clocks, best = min(priced, key=lambda p: p[0], default=(limit + 1.0, None))
+    return decision if best is None or clocks > limit else Decision(decision.key, decision.offers, best.choice)
+
+
 @lru_cache(maxsize=1024)
 def fields_of(choice: Any) -> Mapping[str, Any]:
     """A way, a frozen dataclass, as JSON has it; not to be changed."""

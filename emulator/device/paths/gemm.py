@@ -7,15 +7,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from dla.emulator.device import layout
 from dla.emulator.device.layout import PATH_GEMM, PRODUCT_SCHEDULE
 from dla.emulator.device.paths import epilogue, tilings
-from dla.emulator.device.paths.choices import Decision
+from dla.emulator.device.paths.choices import Decision, preferring
 from dla.emulator.device.paths.epilogue import Operand, broadcast
 from dla.emulator.device.paths.tensor_map import ALIGNMENT, AnyMap, TensorMap, packed_axis
-from dla.emulator.device.paths.tilings import LINE_BYTES, Choice
+from dla.emulator.device.paths.tilings import LINE_BYTES, Choice, Tile
 from dla.emulator.device.paths.types import Context, Schedule
 from dla.isa.descriptor import Descriptor, Dynamic
 from dla.isa.dtypes import DType
@@ -25,6 +25,12 @@ GROUPS = 3
 """Coordinates of a tensor map that count batches."""
 LEAST_ROWS = 17
 """Fewer rows are the business of the path that streams the other matrix."""
+FIELDS = tuple(name for name, *_ in PRODUCT_SCHEDULE.fields)
+"""Of the numbers of a schedule."""
+NORMALISING = Tile(32, 64)
+"""The tiles that can do a NORM of their rows."""
+NORM_WORTH, NORM_START, NORM_STEP = 5500.0, 400.0, 150.0
+"""Clocks that a NORM takes where it has an instruction of its own; and in a tile, of which each row has some slices."""
 
 
 @dataclass(frozen=True)
@@ -192,8 +198,11 @@ class Side:
     of_b: bool = False  # it is what the program calls b
 
 
-def schedule(instruction: Instruction, context: Context) -> Schedule | None:
-    """The schedule of a GEMM of floats whose operands tensor maps can describe; None for others."""
+def schedule(instruction: Instruction, context: Context, *, to_normalise: bool = False) -> Schedule | None:
+    """The schedule of a GEMM of floats whose operands tensor maps can describe; None for others.
+
+    `to_normalise`: low tiles are better than others that are a little quicker, since they can do a NORM.
+    """
     if instruction.row.mnemonic != "GEMM":
         return None
     out, a, b = (instruction.operand(name) for name in ("out", "a", "b"))
@@ -203,16 +212,46 @@ def schedule(instruction: Instruction, context: Context) -> Schedule | None:
         return None
     if isinstance(a.dims[-1], Dynamic) or 0 in (*out.bounds, *a.bounds):
         return None
-    return _Scheduler(instruction, context, out, a, b).schedule()
+    return _Scheduler(instruction, context, out, a, b, to_normalise=to_normalise).schedule()
+
+
+def does_norms(instruction: Instruction, schedule: Schedule, blocks: int) -> bool:
+    """Whether a product of bf16 can do the NORM of its rows itself, as kernel/hopper/low_norm.cuh does it.
+
+    Its tiles are low ones of 32 rows, one for each block at most, all stages of one fit the ring, wherever the first
+    one begins, and all of the depth is there.
+    """
+    a, numbers = instruction.operand("a"), dict(zip(FIELDS, schedule.detail, strict=True))
+    granules = math.ceil(NORMALISING.slice_bytes * numbers["slices"] / tilings.GRANULE_BYTES)
+    assert a is not None
+    assert schedule.decision is not None
+    return (
+        schedule.decision.choice.tile == NORMALISING
+        and schedule.tiles <= blocks
+        and a.dtype is DType.BF16
+        and numbers["stages"] * numbers["slices"] <= layout.MAX_NORM_SLICES
+        and (numbers["stages"] + 1) * granules - 1 <= tilings.RING_GRANULES
+        and a.bounds[-1] % tilings.DEPTH == 0
+        and instruction.operand("gate") is None
+    )
+
+
+def normalising(schedule: Schedule, norm: int, eps: int) -> Schedule:
+    """`schedule` with the flags of a NORM that its tiles do, and the bits of its eps."""
+    numbers = dict(zip(FIELDS, schedule.detail, strict=True))
+    numbers["flags"] |= norm << layout.PRODUCT_NORM_AT
+    numbers["out_map"] = eps
+    return replace(schedule, detail=tuple(numbers.values()))
 
 
 class _Scheduler:
     """What the parts of one schedule have in common."""
 
     def __init__(
-        self, instruction: Instruction, context: Context, out: Descriptor, a: Descriptor, b: Descriptor
-    ) -> None:
-        self.instruction, self.context = instruction, context
+        self, instruction: Instruction, context: Context, out: Descriptor, a: Descriptor, b: Descriptor,
+        *, to_normalise: bool,
+    ) -> None:  # fmt: skip
+        self.instruction, self.context, self.to_normalise = instruction, context, to_normalise
         self.dims = out.bounds
         self.glu = instruction.sub == "glu"
         batch = self.dims[:-2]
@@ -246,7 +285,16 @@ class _Scheduler:
         if found is None:
             return None
         offered, fast = found
-        return self._assemble(context.decide(self.instruction, offered), a, b, batches, fast)
+        decision = context.decide(self.instruction, offered)
+        if self.to_normalise:
+            decision = preferring(decision, lambda choice: self._norm_clocks(choice, shape), NORM_WORTH)
+        return self._assemble(decision, a, b, batches, fast)
+
+    def _norm_clocks(self, choice: Choice, shape: tuple[int, int, int]) -> float | None:
+        """What a NORM takes in tiles that can do it; None of others."""
+        if choice.tile != NORMALISING or choice.tiles(*shape) > self.context.target.blocks:
+            return None
+        return NORM_START + NORM_STEP * self.slices
 
     def _is_transposed(self, a: Side, b: Side) -> bool:
         """Whether the result's transposed is worked out, b.T times a.T.

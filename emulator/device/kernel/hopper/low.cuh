@@ -5,6 +5,7 @@
 // rows, and a warp 16 columns of them.
 #pragma once
 #ifdef HOPPER
+#include "hopper/low_norm.cuh"
 #include "hopper/products.cuh"
 #include "hopper/small.cuh"
 
@@ -99,14 +100,16 @@ template <u32 ROWS> struct LowTiles {
         const u32 warp = me.warp(), warpgroup = warp / 4;
 #pragma unroll 1
         for (u32 item = me.work().first_tile; item < me.work().tiles; item += gridDim.x) {
-            meet_for_halves(warp);  // the other one is done with its staging, too: with the tile before
             const HopperProducts p(me.work());
+            if (p.norm()) put_channels();
+            else meet_for_halves(warp);  // the other one is done with its staging, too: with the tile before
             const ProductItem at = p.tiles().at(item);
             const u32 column = warp % 4 * LOW_COLUMNS, flags = p.schedule().flags;
             LowPart<OWN> part(p, at, warpgroup * (ROWS / 2), column);
             const TileLayout layout = transposed(p.layout(0));
             if (item == p.work.first_tile && !me.wait_ready()) return;
             part.fetch(ProductArgs(p.work), at.column + column, me.lane());
+            if (p.norm()) normalise_rows(p, me.place, at);
             f32 sums[ROWS / 2], mine[OWN], theirs[OWN];
             switch (flags & (B_ACROSS | HALF_FLOATS)) {
                 case 0: multiply_every_second<Bf16, ROWS, false, false>(sums, layout, at.stages, warpgroup, me); break;

@@ -65,6 +65,7 @@ struct HopperProducts {
     DEV u32 right_bytes() const { return schedule().tile_columns * schedule().slices * LINE_BYTES; }
     DEV u32 stage_bytes() const { return left_bytes() + right_bytes(); }
     DEV u32 granules() const { return (stage_bytes() + GRANULE_BYTES - 1) / GRANULE_BYTES; }
+    DEV u32 norm() const { return schedule().flags >> PRODUCT_NORM_AT; }  // that tiles do themselves: NORM_ROWS and so on; else 0
     DEV TileLayout layout(u32 warpgroup) const {
         const u32 slices = schedule().slices, lines = schedule().tile_columns / 2;  // of b, for each of two side by side
         TileLayout l{in_pairs() ? SHARED_STAGES : OWN_STAGES, granules(), slices, 0, left_bytes(), schedule().tile_rows * LINE_BYTES, schedule().tile_columns * LINE_BYTES};
