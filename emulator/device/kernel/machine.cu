@@ -13,16 +13,6 @@
 #include "controller.cuh"
 #include "workers.cuh"
 
-// Brings the machine's own code to the L2 cache, each block a part of it. Code comes from memory where it is executed first, a few
-// lines at a time and by all blocks at once, which took 2 to 5 us of a launch behind other kernels.
-DEV void prefetch_code(const Launch& launch, u32 lane) {
-#ifdef HOPPER
-    constexpr u32 PIECE = 8192;
-    const u32 at = (lane * gridDim.x + blockIdx.x) * PIECE;
-    if (at < launch.code_bytes) prefetch_bulk(launch.code + at, min(PIECE, launch.code_bytes - at));
-#endif
-}
-
 // Keeps the launch's parameters at hand, but for the code's place. Called by a warp.
 DEV void copy(const Launch& launch, Shared& shared, u32 lane) {
     constexpr u32 PLACE = 2 * sizeof(u64), WORDS = (sizeof(Launch) - PLACE) / sizeof(u32);

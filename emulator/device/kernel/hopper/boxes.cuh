@@ -19,6 +19,11 @@ static_assert(BOX_PIECES == 2 * BOXES_AT_ONCE, "finish has two turns");
 // other one's are. Without the last, a warpgroup that waits for nothing, after a trap, would arrive twice before the other one looks.
 constexpr u32 GROUP_MULTIPLIED = FIRST_FREE_BARRIER, MULTIPLIED = FIRST_FREE_BARRIER + 2, HAS_MET = FIRST_FREE_BARRIER + 4;
 
+// Whether `w` goes in such tiles. Other results that leave in boxes are those of tall tiles (tall.cuh).
+DEV bool in_wide_boxes(const Work& w) {
+    return HopperProducts(w).has(OUT_IN_BOXES) && HopperProducts(w).schedule().tile_rows == BOX_ROWS;
+}
+
 // Starts the copies of one operand's part of the stages of a tile: OperandLoader, for what there is here. One box brings all of
 // it, or each 64 of the inner dim are a box.
 struct BoxOperand {
@@ -120,7 +125,7 @@ struct FirstBoxes {
         if (!shared_state().launch->rehearsal) return false;
         copy_async_wait<0>();
         __syncwarp();
-        return image().path == PATH_GEMM && HopperProducts(image()).has(OUT_IN_BOXES) && HopperProducts(image()).schedule().stages > BOX_STAGES &&
+        return image().path == PATH_GEMM && in_wide_boxes(image()) && HopperProducts(image()).schedule().stages > BOX_STAGES &&
                item() + 1 < image().tiles;
     }
     // Loads the first tile. Called by one lane.
@@ -187,7 +192,7 @@ struct BoxTarget {
 };
 
 struct HopperBoxes {
-    static DEV bool runs(const Work& w) { return HopperProducts(w).has(OUT_IN_BOXES); }
+    static DEV bool runs(const Work& w) { return in_wide_boxes(w); }
 
     static DEV void run(Workers& me) {
         me.wait_placed();

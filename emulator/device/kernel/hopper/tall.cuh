@@ -148,7 +148,7 @@ template <class T, u32 COLUMNS> struct TallTiles {
 };
 
 struct HopperTall {
-    static DEV bool runs(const Work& w) { return HopperBoxes::runs(w) && HopperProducts(w).schedule().tile_rows == TALL_ROWS; }
+    static DEV bool runs(const Work& w) { return HopperProducts(w).has(OUT_IN_BOXES) && HopperProducts(w).schedule().tile_rows == TALL_ROWS; }
 
     static DEV void run(Workers& me) {
         me.wait_placed();
