@@ -29,14 +29,14 @@ template <bool WIDE, u32 N> struct HeldVectors {
     RawVector raw[N];
 
     // Those at `place` of the row at `begin`, `count` in all. What a thread does not have, it reads from the row's beginning:
-    // no branch is in the way.
+    // no branch is in the way. Where there are none, that may be outside of `t`.
     DEV void load(const Tensor& t, const char* begin, const HeldPlace<WIDE>& place, u32 count) {
 #pragma unroll
         for (u32 n = 0; n < N; ++n) {
             const char* p = begin + (n < count ? n * place.APART + place.first : 0);
             const char* high = p + place.high;
-            raw[n] = place.holds(t, p) ? RawVector{*reinterpret_cast<const uint4*>(p), *reinterpret_cast<const uint4*>(high)}
-                                       : RawVector::none();
+            raw[n] = count == 0 || place.holds(t, p) ? RawVector{*reinterpret_cast<const uint4*>(p), *reinterpret_cast<const uint4*>(high)}
+                                                     : RawVector::none();
         }
     }
     DEV void unpack(u32 dtype, f32 (&v)[N][VECTOR]) const {

@@ -149,8 +149,7 @@ def test_the_machine_knows_where_its_code_lies() -> None:
 
     program = assemble(".program p\n.input x : f32[8]\n.output y : f32[8]\nmain:\n    EW.add y, x, 1\n    HALT\n")
     machine = DeviceMachine()
-    with machine.load(program) as session:
-        session.run({"x": np.zeros(8, np.float32)})
+    machine.load(program).run({"x": np.zeros(8, np.float32)})
     kernel = build.kernel(checked=False, architecture=None, only=None, progress=print)
     if not kernel.target.hopper:
         pytest.skip("only Hopper's machine asks for its code")

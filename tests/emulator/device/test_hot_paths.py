@@ -23,7 +23,8 @@ from dla.emulator.device.paths.tilings import Choice, Tile
 from dla.isa.descriptor import Segment
 from dla.isa.dtypes import DType
 from dla.isa.program import Program
-from dla.tests.emulator.device import test_paths_conv, test_paths_flash, test_paths_gemm, test_paths_pixels
+from dla.tests.emulator.device import cpu_machine, test_paths_conv, test_paths_flash, test_paths_gemm, test_paths_pixels
+from dla.tests.emulator.device.cpu_machine import CpuSession
 from dla.tests.emulator.device.random_instructions import values
 from dla.tests.emulator.device.test_exchange import chain, text
 from dla.tests.emulator.device.test_on_cpu import IN_BOXES
@@ -141,6 +142,7 @@ def _listed(path: int, **programs: Callable[[], Program]) -> dict[str, Way]:
     return {name.replace("_", " "): Way(program, (path,)) for name, program in programs.items()}
 
 
+on_cpu = pytest.mark.skipif(cpu_machine.COMPILER is None, reason="no g++, which compiles the kernel for the CPU")
 FLOATS = test_paths_gemm.product("f32[1024, 256]", "f32[256, 1024]", "f32[1024, 1024]")
 WAYS: dict[str, Way] = {
     **_each("GEMM", lambda: test_paths_gemm.program("bf16"), (*_of(*tilings.SCRATCH_TILES), *SHARED)),
@@ -199,6 +201,16 @@ def test_the_plan_takes_the_way(way):
     assert way.is_taken(made)
 
 
+@on_cpu
+@pytest.mark.parametrize("columns", [1000, 8192])
+def test_held_rows_without_all_operands_stay_inside(columns):
+    """NORM.rms has no bias: the checked build must not take for an access what stands in for it."""
+    program = assemble(ROWS.format(rows=9, columns=columns))
+    given = drawn(program)
+    result = CpuSession(program, hopper=True, checked=True).run(given)
+    assert [c for c in compare(program, given, result) if not c.ok] == []
+
+
 @pytest.fixture
 def exact_allocations() -> Iterator[None]:
     """Each buffer has an allocation of its own, so that what goes past its end is not somebody else's memory."""
@@ -222,6 +234,7 @@ def test_every_way_on_a_gpu(way, checked):
     session = DeviceSession(machine, kernel, program, way)
     assert way.is_taken(session.plan) or kernel.blocks != BLOCKS
     given = drawn(program)
-    first, second = session.run(given), session.run(given)
-    assert [c for c in compare(program, given, first) if not c.ok] == []
+    dims = {dim.name: dim.bound for dim in program.dims}
+    first, second = session.run(given, dims), session.run(given, dims)
+    assert [c for c in compare(program, given, first, dims) if not c.ok] == []
     assert all(first.outputs[name].tobytes() == second.outputs[name].tobytes() for name in first.outputs)
