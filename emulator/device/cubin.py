@@ -1,8 +1,8 @@
 """The machine's binary: compiled by NVRTC, told where it lies itself, and kept in the cache folder.
 
-A launch has the machine's own code brought to the L2 cache (`prefetch_code` in machine.cu), so it has to know where it
-lies. CUDA C++ does not say: to device code, a kernel's address is a number that launches it from there. So `dla_code`
-begins as a pointer to something else, and here the kernel takes the place of that.
+On Hopper, a launch has the machine's own code brought to the L2 cache (`prefetch_code` in waiting.cuh), so it has to
+know where that lies. CUDA C++ does not say: to device code, a kernel's address is a number that launches it from there.
+So `dla_code` begins as a pointer to something else, and here the kernel takes the place of that.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from typing import Any
 
 from dla.emulator.device import source
 from dla.emulator.device.elf import Elf
+from dla.emulator.device.gpu import HOPPER
 from dla.isa.atomic import replacing
 from dla.isa.errors import BackendError
 from dla.isa.folders import cache_folder
@@ -33,9 +34,11 @@ def built(cupy: Any, text: str, options: Sequence[str]) -> Path:
     path = cache_folder() / f"machine-{name}.{'ptx' if virtual else 'cubin'}"
     if not path.exists():
         compiled = _compiled(cupy.cuda.nvrtc, text, options, virtual=virtual)
+        if f"-arch={HOPPER}" in options:
+            compiled = located(compiled)
         path.parent.mkdir(parents=True, exist_ok=True)
         with replacing(path) as (file,):
-            file.write(compiled if virtual else located(compiled))
+            file.write(compiled)
     return path
 
 

@@ -129,6 +129,11 @@ def test_a_build_is_compiled_once(cupy: Any) -> None:
     assert len(others | {first}) == 3
 
 
+def test_other_architectures_keep_their_binary(cupy: Any) -> None:
+    """Only Hopper's machine asks where it lies, and not every assembler's file has the relocation."""
+    assert cubin.built(cupy, "text", ("-arch=sm_80",)).read_bytes() == binary()
+
+
 def test_a_virtual_architecture_gets_its_text(cupy: Any) -> None:
     """PTX, without what the compiler puts behind it."""
     path = cubin.built(cupy, "text", ("-arch=compute_80",))
