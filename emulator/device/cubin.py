@@ -16,7 +16,7 @@ from dla.emulator.device import source
 from dla.emulator.device.elf import Elf
 from dla.emulator.device.gpu import HOPPER
 from dla.isa.atomic import replacing
-from dla.isa.errors import BackendError
+from dla.isa.errors import BackendError, InputError
 from dla.isa.folders import cache_folder
 
 CODE_NAME = "dla_code"
@@ -36,7 +36,10 @@ def built(cupy: Any, text: str, options: Sequence[str]) -> Path:
         compiled = _compiled(cupy.cuda.nvrtc, text, options, virtual=virtual)
         if f"-arch={HOPPER}" in options:
             compiled = located(compiled)
-        path.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise InputError(f"cannot make '{path.parent}': {error.strerror}", hint="set DLA_CACHE") from error
         with replacing(path) as (file,):
             file.write(compiled)
     return path

@@ -14,7 +14,7 @@ from typing import Any
 
 from dla.emulator.device import plan
 from dla.emulator.device.paths import Target
-from dla.emulator.device.paths.choices import Decision, Measured, fields_of
+from dla.emulator.device.paths.choices import Decision, Measured, decide, fields_of
 from dla.emulator.device.tuned import Store
 from dla.isa.descriptor import Descriptor, Segment
 from dla.isa.instructions import BY_MNEMONIC
@@ -65,7 +65,9 @@ def measure(program: Program, target: Target, store: Store, timer: Timer, progre
     trials: dict[str, tuple[Decision[Any], Trial]] = {}
     for origin, schedule in zip(made.origins, made.schedules, strict=True):
         instruction, decision = program.instructions[origin], schedule.decision
-        if decision is None or decision.seconds is not None or decision.key in trials:
+        if decision is None or decision.key in trials:
+            continue
+        if decide(decision.key, decision.offers, store).seconds is not None:  # also where another way is preferred
             continue
         ways = _worth_trying(decision)
         if len(ways) > 1:

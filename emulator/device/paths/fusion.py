@@ -89,12 +89,25 @@ class Fused:
         for index, at in makers.items():
             code[index] = self.norms[at].given
         before = conflicts(replace(self.program, instructions=tuple(code)))
-        for index, at in makers.items():
-            before[at] = (*before[at], *before[index])
-            before[index] = ()
         if not makers:
             return before
-        return [tuple(sorted({makers.get(j, j) for j in earlier})) for earlier in before]
+
+        def executed(j: int, by: int) -> set[int]:
+            """Those that `by` waits for where it would wait for `j`."""
+            if not j < by < makers.get(j, 0):
+                return {makers.get(j, j)}
+            # Where all is ordered, it waits for what it has nothing to do with, and for what came before that.
+            return {makers[j]}.union(*(executed(k, by) if k < j else {k} for k in before[j]))
+
+        asked = [(*earlier, *(k for j in self._stored_by(i) for k in before[j])) for i, earlier in enumerate(before)]
+        return [
+            () if index in makers else tuple(sorted(set().union(*(executed(j, index) for j in earlier))))
+            for index, earlier in enumerate(asked)
+        ]
+
+    def _stored_by(self, product: int) -> tuple[int, ...]:
+        """The NORM whose result it stores, if there is one."""
+        return (self.norms[product].instruction,) if product in self.stored else ()
 
 
 def find(program: Program, context: Context) -> Fused:

@@ -14,7 +14,7 @@ from dla.assembler import assemble
 from dla.emulator.device import build, cubin, source
 from dla.emulator.device.elf import Elf
 from dla.emulator.device.machine import DeviceMachine
-from dla.isa.errors import BackendError
+from dla.isa.errors import BackendError, InputError
 
 CODE = bytes(range(128))
 SIZES, PLACE = 0x10, 0x18  # of two variables in .nv.global.init
@@ -145,6 +145,14 @@ def test_what_does_not_compile_says_why_and_leaves_nothing(cupy: Any, tmp_path: 
     with pytest.raises(BackendError, match=r"NVRTC_ERROR_COMPILATION\nmachine.cu\(1\): error"):
         cubin.built(cupy, "wrong", ("-arch=sm_90a",))
     assert not list(tmp_path.rglob("machine-*"))
+
+
+def test_a_cache_folder_that_cannot_be_made_is_named(cupy: Any, tmp_path: Path, monkeypatch: Any) -> None:
+    """Before anything else goes wrong."""
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("DLA_CACHE", str(tmp_path / "file" / "cache"))
+    with pytest.raises(InputError, match=r"cannot make '.*cache'"):
+        cubin.built(cupy, "text", ("-arch=sm_90a",))
 
 
 @pytest.mark.gpu

@@ -89,6 +89,46 @@ def test_the_first_product_stores_the_result_for_others(monkeypatch, code, expec
     assert not any(1 in earlier for earlier in made.before)
 
 
+ORDERED = """
+.input  x   : bf16[32, 64]
+.input  w   : bf16[64, 64]
+.input  a   : bf16[64, 64]
+.scratch s  : bf16[32, 64]
+.scratch h  : bf16[32, 64]
+.scratch t  : bf16[64, 64]
+.output y   : bf16[32, 64]
+.output z   : bf16[32, 64]
+.output u   : bf16[64, 64]
+.output c   : f32[8, 8]
+main:
+    COPY s, x
+    SOFTMAX t, a axis=0
+    NORM.layer h, s
+    EW.add u, t.T, t
+    GEMM y, h, w.T
+    COPY z, h
+{loops}    FILL c, 1
+{ends}    HALT
+"""
+
+
+@pytest.mark.parametrize("loops", [3, 13])
+@pytest.mark.skipif(cpu_machine.COMPILER is None, reason="no g++, which compiles the kernel for the CPU")
+def test_what_lies_between_keeps_its_order(monkeypatch, loops):
+    """Also in a program of so many paths that each instruction waits for the one before: a NORM that is done later."""
+    in_low_tiles(monkeypatch, 64)
+    text = ORDERED.format(loops="    LOOP s0, 1\n" * loops, ends="    ENDLOOP\n" * loops)
+    program = assemble(text)
+    session = CpuSession(program, hopper=True)
+    assert {i: tuple(p) for i, p in session.plan.fused.items()} == {2: (4,)}
+    assert 1 in session.plan.before[3]
+    rng = np.random.default_rng(0)
+    given = {name: rng.normal(size=program.by_name[name].descriptor.bounds) for name in ("x", "w", "a")}
+    given = {name: value.astype(program.by_name[name].descriptor.dtype.numpy) for name, value in given.items()}
+    for session.seed in range(3):
+        assert all(c.ok for c in compare(program, given, session.run(given)))
+
+
 def normalising(made: plan.Plan) -> tuple[int, ...]:
     """The products that do a NORM."""
     return tuple(i for i, schedule in enumerate(made.schedules) if "does NORM" in schedule.summary)

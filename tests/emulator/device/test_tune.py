@@ -283,3 +283,25 @@ def test_the_gpu_is_measured_and_the_choices_serve_later_loads(cache):
     assert len(found) == 5
     assert all(1e-6 < d.seconds < 1e-3 for d in found)
     assert fields_of(found[0].choice)
+
+
+def test_what_was_measured_is_not_measured_again_where_another_way_is_taken(cache):
+    """A product that does a NORM is executed in tiles that can, whatever was quickest by itself."""
+    text = """
+    .input x : bf16[128, 256]
+    .const w : bf16[512, 256] = 0
+    .scratch s : bf16[128, 256]
+    .scratch h : bf16[128, 256]
+    .output y : bf16[128, 512]
+    main:
+        COPY s, x
+        NORM.layer h, s
+        GEMM y, h, w.T
+        HALT
+    """
+    clock = prefer_last()
+    store, _ = measured(clock, text)
+    assert plan.build(assemble(text), BASES, TARGET, store).fused
+    assert len(clock.trials) == 1
+    _, said = measured(clock, text, store)
+    assert said == ["tuning: nothing that has not been measured"]
