@@ -112,7 +112,9 @@ DEV void run_loader() {
         wait_phase(&shared.decoded[slot], taken / WORKS % 2);
         Work& w = shared.works[slot];
         if (w.last) break;
-        if (!shared.loader.begun) {
+        const bool begun = shared.loader.begun != 0;
+        __syncwarp();  // every lane has read it, before the one that loads changes it
+        if (!begun) {
             if (elect_one()) w.place = stages_of(w) == shared.loader.kind ? shared.loader.place : shared.other_place;
             warp_arrive(&shared.placed[slot]);
         }
