@@ -32,7 +32,7 @@ def built(cupy: Any, text: str, options: Sequence[str]) -> Path:
     about = "\0".join((text, *options, str(cupy.cuda.nvrtc.getVersion())))
     name = hashlib.sha256(about.encode()).hexdigest()[:_DIGITS]
     path = cache_folder() / f"machine-{name}.{'ptx' if virtual else 'cubin'}"
-    if not path.exists():
+    if not _is_whole(path):
         compiled = _compiled(cupy.cuda.nvrtc, text, options, virtual=virtual)
         if f"-arch={HOPPER}" in options:
             compiled = located(compiled)
@@ -43,6 +43,17 @@ def built(cupy: Any, text: str, options: Sequence[str]) -> Path:
         with replacing(path) as (file,):
             file.write(compiled)
     return path
+
+
+def _is_whole(path: Path) -> bool:
+    """Whether the file is there, and nothing of it is missing: sections are listed at a binary's end."""
+    if not path.exists() or path.suffix == ".ptx":
+        return path.exists()
+    try:
+        Elf(path.read_bytes())
+    except ValueError:
+        return False
+    return True
 
 
 def located(cubin: bytes) -> bytes:

@@ -129,6 +129,15 @@ def test_a_build_is_compiled_once(cupy: Any) -> None:
     assert len(others | {first}) == 3
 
 
+@pytest.mark.parametrize("length", [0, 100, -1])
+def test_a_damaged_file_is_made_again(cupy: Any, length: int) -> None:
+    """Whatever became of it: cut short, or empty."""
+    path = cubin.built(cupy, "text", ("-arch=sm_90a",))
+    whole = path.read_bytes()
+    path.write_bytes(whole[:length])
+    assert cubin.built(cupy, "text", ("-arch=sm_90a",)).read_bytes() == whole
+
+
 def test_other_architectures_keep_their_binary(cupy: Any) -> None:
     """Only Hopper's machine asks where it lies, and not every assembler's file has the relocation."""
     assert cubin.built(cupy, "text", ("-arch=sm_80",)).read_bytes() == binary()

@@ -14,7 +14,7 @@ from dla.tests.emulator.device.test_paths_gemm import failures, force, product
 @pytest.mark.parametrize("columns", [256, 1280])
 @pytest.mark.skipif(cpu_machine.COMPILER is None, reason="no g++, which compiles the kernel for the CPU")
 def test_blocks_with_a_single_tile_go_on(monkeypatch, columns):
-    """One tile, of more stages than the ring has room for, is all that the loader has: it was begun ahead of the work."""
+    """One tile, of more stages than the ring holds, is all that the loader has, and was begun ahead of the work."""
     force(monkeypatch, Choice(Tile(128, 256), 1), 1)
     made = assemble(product("bf16[128, 320]", f"bf16[320, {columns}]", f"bf16[128, {columns}]"))
     assert not failures(made, CpuSession(made, hopper=True, seed=1))
