@@ -69,7 +69,7 @@ class DeviceMachine:
         """What times trials on `kernel`."""
 
         def load(trial: Program, way: Choices | None, memory: DeviceMemory | None) -> DeviceSession:
-            return DeviceSession(self, kernel, trial, way, memory)
+            return DeviceSession(self, kernel, trial, way, memory, cut=False)  # each after the one before, as a whole
 
         return DeviceTimer(build.import_cupy(), load)
 
@@ -91,7 +91,7 @@ class DeviceSession:
 
     def __init__(
         self, machine: DeviceMachine, kernel: build.Kernel, program: Program, choices: Choices | None = None,
-        memory: DeviceMemory | None = None,
+        memory: DeviceMemory | None = None, *, cut: bool = True,
     ) -> None:  # fmt: skip
         self.program = program
         self._machine = machine
@@ -103,7 +103,7 @@ class DeviceSession:
         self.memory = memory or DeviceMemory(self._cupy, program, stream)
         """The segments."""
         self._stream = self.memory.stream
-        self._plan = plan.build(program, self.memory.bases, kernel.target, choices)
+        self._plan = plan.build(program, self.memory.bases, kernel.target, choices, cut=cut)
         self._state = State(self._cupy, program, self.memory)
         upload = self.memory.upload
         self._tables = {

@@ -65,6 +65,11 @@ def find(program: Program, context: Context) -> Parted:
         if not left:
             return parted
         wholes = {index: whole for index, whole in wholes.items() if index not in left}
+    return uncut(program)
+
+
+def uncut(program: Program) -> Parted:
+    """`program` without a cut."""
     return Parted(program, tuple(range(len(program.instructions))))
 
 

@@ -108,16 +108,19 @@ class _Tables:
         return self.operands.setdefault((descriptor, target), len(self.operands) + 1)
 
 
-def build(program: Program, bases: Mapping[Segment, int], target: Target, choices: Choices | None = None) -> Plan:
+def build(
+    program: Program, bases: Mapping[Segment, int], target: Target, choices: Choices | None = None, *, cut: bool = True
+) -> Plan:
     """The plan of a verified `program` whose segments lie at device addresses `bases`.
 
     Where a path has several ways to execute an instruction, and `choices` knows the quickest, that one is taken.
+    `cut`: large instructions may be executed in two parts.
     Raises InputError for a tensor with a dim that the device machine cannot count (2**31 and more).
     """
     tables = _Tables()
     reach = Reach(program)
     context = Context(target, bases, reach, choices, _written(program, reach))
-    parted = parts.find(program, replace(context, maps={}))
+    parted = parts.find(program, replace(context, maps={})) if cut else parts.uncut(program)
     context.decided = parted.decisions
     fused = fusion.find(parted.program, context)
     program = fused.program

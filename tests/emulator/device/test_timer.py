@@ -17,6 +17,7 @@ from dla.emulator.device.machine import DeviceMachine, DeviceSession
 from dla.emulator.device.paths import Target
 from dla.isa.descriptor import Segment
 from dla.tests.emulator.device import fake_cupy
+from dla.tests.emulator.device.test_parts import FEED_FORWARD
 
 TARGET = Target(132, hopper=True)
 EMPTY_MS = 0.004
@@ -94,6 +95,13 @@ def test_operands_are_random_numbers_in_memory_that_all_ways_share(timed):
         numbers = memory.view(d, d.bounds).view(d.dtype.numpy).astype(np.float32)
         assert abs(numbers.mean()) < 0.02
         assert abs(numbers.std() - 1) < 0.02
+
+
+def test_trials_are_executed_as_wholes(timed):
+    """Parts of one would begin before the one in front has ended."""
+    program = assemble(FEED_FORWARD)
+    assert DeviceSession(DeviceMachine(), timed.kernel, program).plan.origins == (0, 0, 1, 1, 2)
+    assert DeviceMachine().timer(timed.kernel)._load(program, None, None).plan.origins == (0, 1, 2)
 
 
 def test_a_way_that_takes_no_time_is_still_a_time(timed):
