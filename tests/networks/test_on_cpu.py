@@ -19,7 +19,7 @@ from dla.isa.dtypes import Array, DType
 from dla.tests.emulator.device import cpu_machine
 from dla.tests.emulator.device.cpu_machine import CpuSession
 
-pytestmark = pytest.mark.skipif(cpu_machine.COMPILER is None, reason="no g++, which compiles the kernel for the CPU")
+pytestmark = cpu_machine.needs_compiler
 
 BUILDS = pytest.mark.parametrize("hopper", [False, True], ids=["portable", "hopper"])
 TOLERANCE = 0.03

@@ -22,6 +22,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
+import pytest
 
 from dla.emulator.binding import bind, bind_state
 from dla.emulator.device import plan, source
@@ -36,6 +37,8 @@ from dla.isa.errors import Trap
 from dla.isa.program import Program
 
 COMPILER = shutil.which("g++") if platform.machine() == "x86_64" else None  # switching fibers is assembly
+needs_compiler = pytest.mark.skipif(COMPILER is None, reason="no g++, which compiles the kernel for the CPU")
+"""For tests on the emulated device."""
 BLOCKS = 4  # two pairs
 _FOLDER = Path(__file__).parent / "on_cpu"
 _OPTIONS = (

@@ -20,7 +20,7 @@ from dla.tests.emulator.device.cpu_machine import CpuSession
 from dla.tests.emulator.device.random_instructions import values
 
 BASES = {segment: segment.value << 40 for segment in Segment}
-on_cpu = pytest.mark.skipif(cpu_machine.COMPILER is None, reason="no g++, which compiles the kernel for the CPU")
+on_cpu = cpu_machine.needs_compiler
 
 HEAD = """
 .input x : bf16[{rows}, {width}]

@@ -22,7 +22,7 @@ from dla.tests.emulator.device import cpu_machine
 from dla.tests.emulator.device.cpu_machine import CpuSession
 
 BASES = {segment: segment.value << 40 for segment in Segment}
-on_cpu = pytest.mark.skipif(cpu_machine.COMPILER is None, reason="no g++, which compiles the kernel for the CPU")
+on_cpu = cpu_machine.needs_compiler
 
 STEP = """
 .dim past s31 {context}

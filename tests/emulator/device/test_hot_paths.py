@@ -142,7 +142,7 @@ def _listed(path: int, **programs: Callable[[], Program]) -> dict[str, Way]:
     return {name.replace("_", " "): Way(program, (path,)) for name, program in programs.items()}
 
 
-on_cpu = pytest.mark.skipif(cpu_machine.COMPILER is None, reason="no g++, which compiles the kernel for the CPU")
+on_cpu = cpu_machine.needs_compiler
 FLOATS = test_paths_gemm.product("f32[1024, 256]", "f32[256, 1024]", "f32[1024, 1024]")
 WAYS: dict[str, Way] = {
     **_each("GEMM", lambda: test_paths_gemm.program("bf16"), (*_of(*tilings.SCRATCH_TILES), *SHARED)),

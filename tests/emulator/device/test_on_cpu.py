@@ -22,7 +22,7 @@ from dla.tests.emulator.device.random_batch import Batch
 from dla.tests.emulator.device.random_instructions import draft, values
 from dla.tests.emulator.device.test_differential import TENSOR_ROWS, describe, report, run, violations
 
-pytestmark = pytest.mark.skipif(cpu_machine.COMPILER is None, reason="no g++, which compiles the kernel for the CPU")
+pytestmark = cpu_machine.needs_compiler
 
 BUILDS = pytest.mark.parametrize("hopper", [False, True], ids=["portable", "hopper"])
 

@@ -24,7 +24,7 @@ from dla.tests.emulator.device.cpu_machine import CpuSession
 from dla.tests.emulator.device.random_instructions import values
 from dla.tests.emulator.device.test_plan import BASES, Simulation
 
-on_cpu = pytest.mark.skipif(cpu_machine.COMPILER is None, reason="no g++, which compiles the kernel for the CPU")
+on_cpu = cpu_machine.needs_compiler
 
 FEED_FORWARD = """
 .input x : bf16[4096, 768]

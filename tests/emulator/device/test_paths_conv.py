@@ -107,7 +107,7 @@ def test_the_golden_machine_stays_within_the_bound(way):
     assert violations(made, run(GoldenMachine(accumulate="f32", watch=False).load(made.program()), made)) == []
 
 
-@pytest.mark.skipif(cpu_machine.COMPILER is None, reason="no g++, which compiles the kernel for the CPU")
+@cpu_machine.needs_compiler
 @pytest.mark.parametrize("hopper", [False, True], ids=["portable", "hopper"])
 @pytest.mark.parametrize("plain", [False, True], ids=["views", "plain"])
 @pytest.mark.parametrize("way", CHANNELS)
@@ -167,7 +167,7 @@ main:
 """
 
 
-@pytest.mark.skipif(cpu_machine.COMPILER is None, reason="no g++, which compiles the kernel for the CPU")
+@cpu_machine.needs_compiler
 @pytest.mark.parametrize(
     ("tile", "splits", "slices"),
     [

@@ -16,7 +16,7 @@ from dla.tests.emulator.device import cpu_machine
 from dla.tests.emulator.device.cpu_machine import CpuSession
 from dla.tests.emulator.device.random_instructions import values
 
-emulated = pytest.mark.skipif(cpu_machine.COMPILER is None, reason="no g++, which compiles the kernel for the CPU")
+emulated = cpu_machine.needs_compiler
 
 
 def inputs_of(program: Program) -> dict[str, Any]:

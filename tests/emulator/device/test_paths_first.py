@@ -12,7 +12,7 @@ from dla.tests.emulator.device.test_paths_gemm import failures, force, product
 
 
 @pytest.mark.parametrize("columns", [256, 1280])
-@pytest.mark.skipif(cpu_machine.COMPILER is None, reason="no g++, which compiles the kernel for the CPU")
+@cpu_machine.needs_compiler
 def test_blocks_with_a_single_tile_go_on(monkeypatch, columns):
     """One tile, of more stages than the ring holds, is all that the loader has, and was begun ahead of the work."""
     force(monkeypatch, Choice(Tile(128, 256), 1), 1)

@@ -192,7 +192,7 @@ SMALL = (
 )  # fmt: skip
 
 
-@pytest.mark.skipif(cpu_machine.COMPILER is None, reason="no g++, which compiles the kernel for the CPU")
+@cpu_machine.needs_compiler
 @pytest.mark.parametrize("hopper", [False, True], ids=["portable", "hopper"])
 @pytest.mark.parametrize("name", SMALL)
 def test_results_on_the_emulated_device(name, hopper):
@@ -205,7 +205,7 @@ def test_results_on_the_emulated_device(name, hopper):
     assert [c for c in compare(program, given, result) if not c.ok] == []
 
 
-@pytest.mark.skipif(cpu_machine.COMPILER is None, reason="no g++, which compiles the kernel for the CPU")
+@cpu_machine.needs_compiler
 @pytest.mark.parametrize(
     ("queries", "heads", "cached"), [(500, 5, 0), (600, 5, 0), (600, 5, 2), (300, 5, 1), (600, 4, 1), (300, 3, 2)]
 )
@@ -252,7 +252,7 @@ main:
 """
 
 
-@pytest.mark.skipif(cpu_machine.COMPILER is None, reason="no g++, which compiles the kernel for the CPU")
+@cpu_machine.needs_compiler
 @pytest.mark.parametrize("seed", range(3))
 @pytest.mark.parametrize("text", [CHAIN, GROWING], ids=["chain", "growing"])
 def test_what_follows_itself_on_the_emulated_device(text, seed):

@@ -234,12 +234,7 @@ FEW_BLOCKS_SHAPES = (
 SHAPES_AND_MACHINES = pytest.mark.parametrize(
     ("shape", "on_gpu"),
     [pytest.param(shape, True, marks=(pytest.mark.gpu, pytest.mark.hopper), id=f"gpu-{shape}") for shape in SHAPES]
-    + [
-        pytest.param(
-            shape, False, marks=pytest.mark.skipif(cpu_machine.COMPILER is None, reason="no g++"), id=f"cpu-{shape}"
-        )
-        for shape in FEW_BLOCKS_SHAPES
-    ],
+    + [pytest.param(shape, False, marks=cpu_machine.needs_compiler, id=f"cpu-{shape}") for shape in FEW_BLOCKS_SHAPES],
 )
 
 CHAIN = """

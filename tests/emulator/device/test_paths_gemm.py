@@ -247,7 +247,7 @@ main:
 
 @pytest.mark.parametrize("dtype", ["bf16", "f16"])
 @pytest.mark.parametrize("tile", [Tile(128, 256), Tile(64, 128), Tile(64, 64)], ids=str)
-@pytest.mark.skipif(cpu_machine.COMPILER is None, reason="no g++, which compiles the kernel for the CPU")
+@cpu_machine.needs_compiler
 def test_every_epilogue_in_lines_stays_within_the_bound(monkeypatch, dtype, tile):
     """Rows that begin anywhere and end anywhere; activations and residuals, each by the code that is its own."""
     force(monkeypatch, Choice(tile, 1), 1)
@@ -346,7 +346,7 @@ def force(monkeypatch: pytest.MonkeyPatch, choice: Choice, slices: int) -> None:
     ],
     ids=str,
 )
-@pytest.mark.skipif(cpu_machine.COMPILER is None, reason="no g++, which compiles the kernel for the CPU")
+@cpu_machine.needs_compiler
 def test_every_tile_shape_stays_within_the_bound(monkeypatch, dtype, whole, tile, splits, slices):
     """Ragged shapes, transposed operands, batches and every kind of epilogue, for each tile shape and type."""
     force(monkeypatch, Choice(tile, splits), slices)
@@ -369,7 +369,7 @@ def test_every_tile_shape_stays_within_the_bound(monkeypatch, dtype, whole, tile
     ],
     ids=str,
 )
-@pytest.mark.skipif(cpu_machine.COMPILER is None, reason="no g++, which compiles the kernel for the CPU")
+@cpu_machine.needs_compiler
 def test_pairs_of_blocks_share_an_operand(monkeypatch, choice, slices, whole):
     """The same where each block brings half of a or b to both; products in scratch memory come between."""
     force(monkeypatch, choice, slices)

@@ -46,7 +46,7 @@ main:
 
 @pytest.mark.parametrize("dtype", ["bf16", "f16"])
 @pytest.mark.parametrize(("rows", "depth", "slices"), [(16, 200, 1), (16, 512, 4), (32, 200, 2), (32, 328, 4)])
-@pytest.mark.skipif(cpu_machine.COMPILER is None, reason="no g++, which compiles the kernel for the CPU")
+@cpu_machine.needs_compiler
 def test_low_tiles_stay_within_the_bound(monkeypatch, dtype, rows, depth, slices):
     """Fewer rows than tensor cores take; weights along the depth and across; and what low tiles cannot do."""
     force(monkeypatch, Choice(Tile(rows, 64), 1), slices)

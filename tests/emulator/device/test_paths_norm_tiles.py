@@ -113,7 +113,7 @@ main:
 
 
 @pytest.mark.parametrize("loops", [3, 13])
-@pytest.mark.skipif(cpu_machine.COMPILER is None, reason="no g++, which compiles the kernel for the CPU")
+@cpu_machine.needs_compiler
 def test_what_lies_between_keeps_its_order(monkeypatch, loops):
     """Also in a program of so many paths that each instruction waits for the one before: a NORM that is done later."""
     in_low_tiles(monkeypatch, 64)
@@ -147,9 +147,7 @@ SMALL_SHAPES_AND_MACHINES = pytest.mark.parametrize(
     ("shape", "on_gpu"),
     [pytest.param(given, True, marks=pytest.mark.gpu, id=f"gpu-{given}") for given in SMALL_SHAPES]
     + [
-        pytest.param(
-            given, False, marks=pytest.mark.skipif(cpu_machine.COMPILER is None, reason="no g++"), id=f"cpu-{given}"
-        )
+        pytest.param(given, False, marks=cpu_machine.needs_compiler, id=f"cpu-{given}")
         for given in FEW_BLOCKS_SMALL_SHAPES
     ],
 )

@@ -69,7 +69,7 @@ def inputs_of(program: Program) -> dict[str, Any]:
     }
 
 
-@pytest.mark.skipif(cpu_machine.COMPILER is None, reason="no g++, which compiles the kernel for the CPU")
+@cpu_machine.needs_compiler
 @pytest.mark.parametrize("dtype", ["bf16", "f16"])
 @pytest.mark.parametrize("case", CASES, ids=lambda case: ",".join(f"{k}={v}" for k, v in case.items()) or "7 x 7")
 def test_images_where_there_is_no_gpu(case, dtype):
@@ -97,7 +97,7 @@ def test_images(case, dtype):
     assert first.outputs["y"].tobytes() == second.outputs["y"].tobytes()
 
 
-@pytest.mark.skipif(cpu_machine.COMPILER is None, reason="no g++, which compiles the kernel for the CPU")
+@cpu_machine.needs_compiler
 def test_what_a_window_does_not_see_does_not_matter():
     """Pixels that are no numbers reach the windows that they are in, and no others."""
     program = program_of()

@@ -190,18 +190,13 @@ ON_GPU = pytest.mark.parametrize(
     "on_gpu",
     [
         pytest.param(True, marks=(pytest.mark.gpu, pytest.mark.hopper), id="gpu"),
-        pytest.param(False, marks=pytest.mark.skipif(cpu_machine.COMPILER is None, reason="no g++"), id="cpu"),
+        pytest.param(False, marks=cpu_machine.needs_compiler, id="cpu"),
     ],
 )
 SHAPES_AND_MACHINES = pytest.mark.parametrize(
     ("shape", "on_gpu"),
     [pytest.param(shape, True, marks=(pytest.mark.gpu, pytest.mark.hopper), id=f"gpu-{shape}") for shape in SHAPES]
-    + [
-        pytest.param(
-            shape, False, marks=pytest.mark.skipif(cpu_machine.COMPILER is None, reason="no g++"), id=f"cpu-{shape}"
-        )
-        for shape in FEW_BLOCKS_SHAPES
-    ],
+    + [pytest.param(shape, False, marks=cpu_machine.needs_compiler, id=f"cpu-{shape}") for shape in FEW_BLOCKS_SHAPES],
 )
 
 

@@ -33,7 +33,7 @@ main:
 """
 
 
-@pytest.mark.skipif(cpu_machine.COMPILER is None, reason="no g++, which compiles the kernel for the CPU")
+@cpu_machine.needs_compiler
 @pytest.mark.parametrize(
     ("columns", "dtype", "channels", "outputs", "epilogue"),
     [

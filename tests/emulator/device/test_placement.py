@@ -154,7 +154,7 @@ main:
 """
 
 
-@pytest.mark.skipif(cpu_machine.COMPILER is None, reason="no g++, which compiles the kernel for the CPU")
+@cpu_machine.needs_compiler
 def test_the_tiles_that_places_are_derived_from_are_those_that_the_kernel_counts():
     """Of every hot path; of handlers, they are about right."""
     session = CpuSession(assemble(HOT), hopper=True)

@@ -62,7 +62,7 @@ IMAGES = [(9, 3, 16), (14, 64, 70), (60, 8, 136)]
 FEW_BLOCKS_IMAGES = [(5, 3, 16), (9, 20, 70), (11, 7, 128), (9, 40, 72)]
 MATH = pytest.mark.parametrize("math", ["exact", "tf32"])
 BUILDS = pytest.mark.parametrize("hopper", [False, True], ids=["portable", "hopper"])
-ON_CPU = pytest.mark.skipif(cpu_machine.COMPILER is None, reason="no g++, which compiles the kernel for the CPU")
+ON_CPU = cpu_machine.needs_compiler
 
 
 def check(text: str, load: Callable[[Program], Any]) -> None:

@@ -176,7 +176,7 @@ SESSIONS = {
 
 def sizes(gpu: list[tuple[int, int]], cpu: list[tuple[int, int]]) -> pytest.MarkDecorator:
     """Parameters `machine`, `rows`, `columns`: sizes for the GPU, and smaller ones for the kernel on the CPU."""
-    no_compiler = pytest.mark.skipif(cpu_machine.COMPILER is None, reason="no g++, which compiles the kernel")
+    no_compiler = cpu_machine.needs_compiler
     cases = [pytest.param("gpu", *size, marks=pytest.mark.gpu) for size in gpu]
     cases += [pytest.param(name, *size, marks=no_compiler) for name in ("portable", "hopper") for size in cpu]
     return pytest.mark.parametrize(("machine", "rows", "columns"), cases)

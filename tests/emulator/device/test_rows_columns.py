@@ -83,7 +83,7 @@ def test_sets_of_columns(machine, rows, columns, dtype):
         pytest.param("gpu", marks=pytest.mark.gpu),
         pytest.param(
             "portable",
-            marks=pytest.mark.skipif(cpu_machine.COMPILER is None, reason="no g++, which compiles the kernel"),
+            marks=cpu_machine.needs_compiler,
         ),
     ],
 )
@@ -99,7 +99,7 @@ def test_columns_of_nothing_but_minus_infinity(machine):
     assert not y[:, 3].any()
 
 
-@pytest.mark.skipif(cpu_machine.COMPILER is None, reason="no g++, which compiles the kernel")
+@cpu_machine.needs_compiler
 def test_ways_are_taken():
     """What lies in vectors is done as such; the rest goes by elements."""
     ways = CpuSession(
@@ -116,7 +116,7 @@ def test_ways_are_taken():
     assert [way for _, way in ways] == [0, 0, SET_WAY, 0, 0, 0, 0]  # over the first axis, all 160 others are columns
 
 
-@pytest.mark.skipif(cpu_machine.COMPILER is None, reason="no g++, which compiles the kernel for the CPU")
+@cpu_machine.needs_compiler
 def test_groups_of_no_channels_have_nothing_to_share_out():
     """An empty last axis is no reason to divide by its size."""
     text = ".input x : bf16[2, 3, 0]\n.output y : bf16[2, 3, 0]\nmain:\n    NORM.group y, x groups=1\n    HALT\n"

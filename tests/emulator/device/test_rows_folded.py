@@ -94,7 +94,7 @@ main:
     HALT
 """
 ROWS, COLUMNS, WINDOWS = 1, 2, 3
-needs_compiler = pytest.mark.skipif(cpu_machine.COMPILER is None, reason="no g++, which compiles the kernel")
+needs_compiler = cpu_machine.needs_compiler
 
 
 @pytest.mark.parametrize("dtype", ["bf16", "f32"])

@@ -101,7 +101,7 @@ main:
     POOL.max top, x.reshape(1, 8, 5, 13)[:, :, :, :8] window=[8, 5]
     HALT
 """
-needs_compiler = pytest.mark.skipif(cpu_machine.COMPILER is None, reason="no g++, which compiles the kernel")
+needs_compiler = cpu_machine.needs_compiler
 
 
 @pytest.mark.parametrize("dtype", [d.text for d in FLOATS])

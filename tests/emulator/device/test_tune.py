@@ -153,7 +153,7 @@ def test_a_trial_repeats_the_instruction_with_other_weights_each_time(cache):
     assert made.waits[1:-1, 1].all()
 
 
-@pytest.mark.skipif(cpu_machine.COMPILER is None, reason="no g++, which compiles the kernel for the CPU")
+@cpu_machine.needs_compiler
 def test_trials_compute_what_the_instruction_says(cache):
     """The kernel, on the CPU, executes the programs that are timed, in every way, within their bounds."""
     text = """
