@@ -44,6 +44,12 @@ DEV u64 nanoseconds() {
     asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(t));
     return t;
 }
+// Of this multiprocessor, modulo 2^32.
+DEV u32 clocks() {
+    u32 t;
+    asm volatile("mov.u32 %0, %%clock;" : "=r"(t));
+    return t;
+}
 
 // ---- global memory, across blocks ----
 DEV u32 load_acquire(const u32* p) {
@@ -340,8 +346,6 @@ DEV void tensor_load_5d(u32 shared, const void* map, u64* full, i32 c0, i32 c1, 
     asm volatile("cp.async.bulk.tensor.5d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, {%3, %4, %5, %6, %7}], [%2];"
                  ::"r"(shared), "l"(map), "r"(shared_address(full)), "r"(c0), "r"(c1), "r"(c2), "r"(c3), "r"(c4) : "memory");
 }
-// Lets the copy engine have `map` at hand when it is first used.
-DEV void tensor_map_prefetch(const void* map) { asm volatile("prefetch.tensormap [%0];" ::"l"(map) : "memory"); }
 // Brings `bytes`, a multiple of 16, to the L2 cache.
 DEV void prefetch_bulk(const char* p, u32 bytes) { asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(p), "r"(bytes) : "memory"); }
 // Copies one box from shared memory to where `map` says, but for what lies outside of it. The copies that a thread has started

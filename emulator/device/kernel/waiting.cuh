@@ -4,7 +4,8 @@
 
 // Brings the machine's own code to the L2 cache, each block a part. Code comes from memory where it is executed first, a few lines at a
 // time and by all blocks at once, which took 2 to 5 us of a launch behind other kernels; and again where tensors have passed through
-// the cache since.
+// the cache since, which takes them CODE_STAYS clocks at least.
+constexpr u32 CODE_STAYS = 40'000;
 DEV void prefetch_code(const Launch& launch, u32 lane) {
 #ifdef HOPPER
     constexpr u32 PIECE = 8192;
@@ -45,12 +46,16 @@ DEV void run_waiter(const Launch& launch, Shared& shared, u32 lane) {
 
 // The signaller: one warp tells the other blocks that this one is done with an instruction, while its workers go on.
 DEV void run_signaller(const Launch& launch, Shared& shared, u32 lane) {
+    u32 asked = clocks();
     for (u32 taken = 0;; ++taken) {
         const u32 slot = taken % WORKS, parity = taken / WORKS % 2;
         wait_phase(&shared.decoded[slot], parity);
         const Work& w = shared.works[slot];
         if (w.last) return;
-        prefetch_code(launch, lane);
+        if (const u32 now = clocks(); now - asked > CODE_STAYS) {
+            prefetch_code(launch, lane);
+            asked = now;
+        }
         wait_phase(&shared.done[slot], parity);
         // The barrier orders every worker's stores before this one thread's release.
         if (lane == 0 && w.go && w.signal != COUNTERS && !stopped(shared)) add_release(shared.counters + w.signal, 1);

@@ -21,7 +21,7 @@ struct FlashSource {
     DEV FlashSource(const Tensor& t, const char* maps, u32 index)
         : map(maps + static_cast<u64>(index) * TENSOR_MAP_BYTES),
           moved(t.offset_register == 0 ? 0 : static_cast<i32>((t.data - t.low) / t.offset_scale)) {
-        tensor_map_prefetch(map);
+        prefetch_map(map);
     }
 
     // Panels of 128 lines, one behind the other.

@@ -20,6 +20,7 @@ inline u32 thread_index_anew() { return threadIdx.x; }
 inline char* shared_memory_anew() { return shared_memory; }
 static u64 clock_;
 inline u64 nanoseconds() { return clock_; }
+inline u32 clocks() { return static_cast<u32>(clock_); }
 template <class T> inline T yielded(const T* p, const char* where) { yield_(where); return *p; }
 inline u32 load_acquire(const u32* p) { return yielded(p, "a counter"); }
 inline u32 load_relaxed(const u32* p) { return yielded(p, "a counter"); }
@@ -171,7 +172,6 @@ inline void tensor_share_5d(u32 s, const void* m, u64* f, i32 a, i32 b, i32 c, i
 inline void tensor_load_2d(u32 s, const void* m, u64* f, i32 a, i32 b) { tensor_load_(s, m, f, {a, b, 0, 0, 0}, 2); }
 inline void tensor_load_3d(u32 s, const void* m, u64* f, i32 a, i32 b, i32 c) { tensor_load_(s, m, f, {a, b, c, 0, 0}, 3); }
 inline void tensor_load_4d(u32 s, const void* m, u64* f, i32 a, i32 b, i32 c, i32 d) { tensor_load_(s, m, f, {a, b, c, d, 0}, 4); }
-inline void tensor_map_prefetch(const void*) {}
 inline void prefetch_bulk(const char*, u32) {}
 inline void tensor_load_5d(u32 s, const void* m, u64* f, i32 a, i32 b, i32 c, i32 d, i32 e) { tensor_load_(s, m, f, {a, b, c, d, e}, 5); }
 // Copies to memory, as late as may be: shared memory is read when that is waited for, and memory written when that is.
