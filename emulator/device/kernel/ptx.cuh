@@ -346,8 +346,12 @@ DEV void tensor_load_5d(u32 shared, const void* map, u64* full, i32 c0, i32 c1, 
     asm volatile("cp.async.bulk.tensor.5d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, {%3, %4, %5, %6, %7}], [%2];"
                  ::"r"(shared), "l"(map), "r"(shared_address(full)), "r"(c0), "r"(c1), "r"(c2), "r"(c3), "r"(c4) : "memory");
 }
-// Brings `bytes`, a multiple of 16, to the L2 cache.
-DEV void prefetch_bulk(const char* p, u32 bytes) { asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(p), "r"(bytes) : "memory"); }
+// Brings `bytes`, a multiple of 16, to the L2 cache, where they outlast what is only read or written.
+DEV void prefetch_to_stay(const char* p, u32 bytes) {
+    u64 policy;
+    asm volatile("createpolicy.fractional.L2::evict_last.b64 %0, 1.0;" : "=l"(policy));
+    asm volatile("cp.async.bulk.prefetch.L2.global.L2::cache_hint [%0], %1, %2;" ::"l"(p), "r"(bytes), "l"(policy) : "memory");
+}
 // Copies one box from shared memory to where `map` says, but for what lies outside of it. The copies that a thread has started
 // since the last commit are a group of its own.
 DEV void tensor_store_2d(const void* map, u32 shared, i32 c0, i32 c1) {

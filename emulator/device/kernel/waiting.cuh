@@ -10,7 +10,7 @@ DEV void prefetch_code(const Launch& launch, u32 lane) {
 #ifdef HOPPER
     constexpr u32 PIECE = 8192;
     const u32 at = (lane * gridDim.x + blockIdx.x) * PIECE;
-    if (at < launch.code_bytes) prefetch_bulk(launch.code + at, min(PIECE, launch.code_bytes - at));
+    if (at < launch.code_bytes) prefetch_to_stay(launch.code + at, min(PIECE, launch.code_bytes - at));
 #endif
 }
 

@@ -172,7 +172,7 @@ inline void tensor_share_5d(u32 s, const void* m, u64* f, i32 a, i32 b, i32 c, i
 inline void tensor_load_2d(u32 s, const void* m, u64* f, i32 a, i32 b) { tensor_load_(s, m, f, {a, b, 0, 0, 0}, 2); }
 inline void tensor_load_3d(u32 s, const void* m, u64* f, i32 a, i32 b, i32 c) { tensor_load_(s, m, f, {a, b, c, 0, 0}, 3); }
 inline void tensor_load_4d(u32 s, const void* m, u64* f, i32 a, i32 b, i32 c, i32 d) { tensor_load_(s, m, f, {a, b, c, d, 0}, 4); }
-inline void prefetch_bulk(const char*, u32) {}
+inline void prefetch_to_stay(const char*, u32) {}
 inline void tensor_load_5d(u32 s, const void* m, u64* f, i32 a, i32 b, i32 c, i32 d, i32 e) { tensor_load_(s, m, f, {a, b, c, d, e}, 5); }
 // Copies to memory, as late as may be: shared memory is read when that is waited for, and memory written when that is.
 struct Boxes { std::vector<std::function<std::function<void()>()>> open, started; std::vector<std::function<void()>> read; };
