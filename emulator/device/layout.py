@@ -26,10 +26,11 @@ MAX_SPLITS = 6
 A_ACROSS, B_ACROSS, HALF_FLOATS, BATCHED, B_CONSTANT, BIAS_EARLY = (1 << i for i in range(6))
 OUT_IN_LINES, A_WHOLE, B_WHOLE, A_SHARED, B_SHARED = (1 << i for i in range(6, 11))
 FLOATS, EXACT, BY_PIECES, OUT_IN_CHUNKS, OUT_IN_BOXES, TRANSPOSED = (1 << i for i in range(11, 17))
+OVERLAPPING_DOWN, OVERLAPPING_ACROSS, A_SHORT, B_SHORT = (1 << i for i in range(17, 21))
 PAIR = 2
 FLASH_WIDE, FLASH_F16, FLASH_HALVES = 1, 2, 4
 NORM_ROWS, NORM_CENTRED, NORM_GAIN, NORM_BIAS, BIAS_FIRST, NORM_OF_ONE, NORM_STORED = (1 << i for i in range(7))
-PRODUCT_NORM_AT, MAX_NORM_SLICES = 17, 12
+PRODUCT_NORM_AT, MAX_NORM_SLICES = 21, 12
 STREAM_NORM_ELEMENTS = 4096
 NORMALISED_SLOT, CHANNELS_SLOT = MAX_OPERANDS - 2, MAX_OPERANDS - 1
 TABLES_SLOT = MAX_OPERANDS - 2
@@ -72,6 +73,10 @@ CONSTANTS: dict[str, tuple[int, str]] = {
         TRANSPOSED,
         "what is multiplied is b.T and a.T; the sums are the result's, transposed",
     ),
+    "OVERLAPPING_DOWN": (OVERLAPPING_DOWN, "the last tile down ends with the last row: it has some of the one before"),
+    "OVERLAPPING_ACROSS": (OVERLAPPING_ACROSS, "the last tile across ends with the last column"),
+    "A_SHORT": (A_SHORT, "there are fewer rows than a tile has, and copies bring no more of a"),
+    "B_SHORT": (B_SHORT, "the same of columns, and b"),
     "BATCHED": (BATCHED, "tensor maps have three coordinates for batches"),
     "B_CONSTANT": (B_CONSTANT, "nothing in the program writes b"),
     "BIAS_EARLY": (BIAS_EARLY, "bias: 16-bit, one row for all, pairs aligned"),

@@ -4,7 +4,8 @@ An instruction that waits for another one waits until all blocks are done with i
 blocks, some blocks have one more than the others, which wait for these. But mostly its first rows need but the first
 rows of what came before. So the plan cuts both. What parts wait for follows from their descriptors, as for all
 instructions: while some blocks are still at work on the second part of one, others begin with the first of the next.
-Parts have the tiles that the whole would have, and every sum has its order: the result is the same, to the bit.
+Parts have the tiles that the whole would have, and every sum has its order: the result is the same, to the bit. Which
+tiles that are may depend on whether there are parts, as then no block waits for those that have one more.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from dla.emulator.blocks import BARRIERS
 from dla.emulator.conflicts import conflicts
 from dla.emulator.device.layout import COUNTERS, PATH_CONV, PATH_FLASH, PATH_GEMM, PATH_GENERIC
 from dla.emulator.device.paths import Context, Schedule, schedule
-from dla.emulator.device.paths.choices import Decision
+from dla.emulator.device.paths.choices import Decision, Offer
 from dla.isa.descriptor import Descriptor
 from dla.isa.program import Instruction, Program
 
@@ -29,6 +30,8 @@ WORTH_ELEMENTS = 1 << 20
 PARTS = 2
 MORE_TILES = 1 / 32
 """That all parts together may have, because cuts go through tiles."""
+WORTH_ANOTHER_WAY = 0.9
+"""What an instruction takes at most, beside the way that is the quickest by itself, so that it goes in another one."""
 _CUT = {"GEMM": ("a",), "CONV": ("x",), "ATTENTION": ("q", "k", "v", "lse"), "NORM": ("x",), "EW": (), "ACT": ()}
 """What may be cut, and the operands that have to have the first axis of the result."""
 _WHOLE = {"GEMM": ("b",), "CONV": ("w",), "NORM": ("gain", "bias", "mean", "var")}
@@ -80,11 +83,32 @@ def _candidates(program: Program, context: Context) -> dict[int, Schedule]:
         return {}
     found = {}
     for index, instruction in enumerate(code):
-        if _cut(instruction):
-            chosen = schedule(instruction, context)
+        if cut(instruction, _places(instruction, 1)):
+            chosen = _in_turn(instruction, schedule(instruction, context), context)
             if _is_worth(instruction, chosen, context.target.blocks):
                 found[index] = chosen
     return found
+
+
+def _in_turn(instruction: Instruction, chosen: Schedule, context: Context) -> Schedule:
+    """The schedule of a product whose parts leave no block waiting: then it does not matter how even its tiles are.
+
+    So the way that makes the most of each tile may be better than the one that has a tile for each block.
+    """
+    decision = chosen.decision
+    if decision is None or decision.seconds is not None or any(offer.even is None for offer in decision.offers):
+        return chosen
+    taken = next(offer for offer in decision.offers if offer.choice == decision.choice)
+    best = min(decision.offers, key=even_clocks)
+    if even_clocks(best) > WORTH_ANOTHER_WAY * even_clocks(taken):
+        return chosen
+    decided = {id(instruction): replace(decision, choice=best.choice)}
+    return schedule(instruction, replace(context, decided=decided))
+
+
+def even_clocks(offer: Offer[Any]) -> float:
+    """What a way takes in parts."""
+    return offer.clocks if offer.even is None else offer.even
 
 
 def _is_worth(instruction: Instruction, chosen: Schedule, blocks: int) -> bool:
@@ -110,7 +134,7 @@ def _parted(program: Program, wholes: Mapping[int, Schedule]) -> Parted:
         parts: Sequence[Instruction] = ()
         if index in wholes:
             decision = wholes[index].decision
-            parts = _cut(instruction, _unit(instruction, decision))
+            parts = cut(instruction, _places(instruction, _unit(instruction, decision)))
             if decision is not None:
                 decisions |= {id(part): decision for part in parts}
         executed += parts or (instruction,)
@@ -127,13 +151,19 @@ def _unit(instruction: Instruction, decision: Decision[Any] | None) -> int:
     return rows
 
 
-def _cut(instruction: Instruction, unit: int = 1) -> tuple[Instruction, ...]:
-    """The parts, all but the last of a multiple of `unit` of the result's first axis; none where that cannot be."""
+def _places(instruction: Instruction, unit: int) -> tuple[int, ...]:
+    """Where parts begin but the first, in the result's first axis: at multiples of `unit`."""
+    out = instruction.operands[0] if instruction.operands else None
+    rows = out.bounds[0] if out is not None and out.rank else 0
+    return tuple(rows * k // PARTS // unit * unit for k in range(1, PARTS))
+
+
+def cut(instruction: Instruction, places: Sequence[int]) -> tuple[Instruction, ...]:
+    """Parts that begin at 0 and at `places` of the result's first axis; none where that cannot be."""
     moving = _moving(instruction)
     if moving is None:
         return ()
-    rows = next(d.bounds[0] for d in instruction.operands if d is not None)
-    cuts = [*(rows * k // PARTS // unit * unit for k in range(PARTS)), rows]
+    cuts = [0, *places, next(d.bounds[0] for d in instruction.operands if d is not None)]
     if not all(begin < end for begin, end in pairwise(cuts)):
         return ()
     pairs = list(zip(instruction.operands, moving, strict=True))

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from dla.emulator.blocks import register_accesses
-from dla.emulator.device import exchange, parts
+from dla.emulator.device import exchange, last_rows, parts
 from dla.emulator.device.exchange import Exchange
 from dla.emulator.device.generate import worker_rows
 from dla.emulator.device.layout import (
@@ -63,6 +63,7 @@ class Plan:
 
     executed: Program  # what the blocks execute: normalisations that products do are NOPs, some others are two parts
     origins: tuple[int, ...]  # for each of these, the instruction that it is, or is a part of
+    wholes: tuple[Instruction, ...]  # the same as instructions; of last rows that are apart, those
     before: Sequence[Sequence[int]]  # for each instruction, those that it waits for
     fused: Mapping[int, Sequence[int]]  # the products that do a NORM, by its index
     images: Array  # u8 [n]
@@ -120,7 +121,10 @@ def build(
     tables = _Tables()
     reach = Reach(program)
     context = Context(target, bases, reach, choices, _written(program, reach))
-    parted = parts.find(program, replace(context, maps={})) if cut else parts.uncut(program)
+    apart = last_rows.find(program, context) if cut else parts.uncut(program)
+    parted = parts.find(apart.program, replace(context, maps={})) if cut else apart
+    origins = tuple(apart.origins[index] for index in parted.origins)
+    wholes = tuple(apart.program.instructions[index] for index in parted.origins)
     context.decided = parted.decisions
     fused = fusion.find(parted.program, context)
     program = fused.program
@@ -150,9 +154,9 @@ def build(
         header["present"] = sum(1 << k for k, entry in enumerate(entries) if entry)
     images, places = _images(headers, operands, slots)
     images_at_bounds = _images(headers.copy(), _at_bounds(program, operands), slots)[0] if program.dims else images
-    origins, probes = parted.origins, tuple(parted.origins[index] for index in tables.probes)
+    probes = tuple(origins[index] for index in tables.probes)
     return Plan(
-        program, origins, before, fused.into, images, images_at_bounds, places, tuple(context.maps),
+        program, origins, wholes, before, fused.into, images, images_at_bounds, places, tuple(context.maps),
         context.workspace_bytes, handed.set_bytes, probes, headers, tuple(schedules), operands, tuple(slots), waits,
         wait_lists,
     )  # fmt: skip

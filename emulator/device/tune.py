@@ -63,8 +63,8 @@ def measure(program: Program, target: Target, store: Store, timer: Timer, progre
     """
     made = plan.build(program, {segment: segment.value << 40 for segment in Segment}, target, store)
     trials: dict[str, tuple[Decision[Any], Trial]] = {}
-    for origin, schedule in zip(made.origins, made.schedules, strict=True):
-        instruction, decision = program.instructions[origin], schedule.decision
+    for instruction, schedule in zip(made.wholes, made.schedules, strict=True):
+        decision = schedule.decision
         if decision is None or decision.key in trials:
             continue
         if decide(decision.key, decision.offers, store).seconds is not None:  # also where another way is preferred

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-COLUMNS = (16, 32, 64, 128, 256)
+COLUMNS = (16, 32, 48, 64, 72, 128, 256)
 """Widths of a product that the machine uses; the instruction has every multiple of 8 up to 256."""
 TF32_COLUMNS = (64, 128, 256)
 SETTABLE = (128, 256)

@@ -115,11 +115,12 @@ struct WorkerPlace {
 };
 
 // Where a tile of a product begins in the result, in units of 16 rows and of 64 columns. Results that are stored in lines or boxes are
-// no larger than that allows (CORNER_ROWS and CORNER_COLUMNS in paths/tilings.py).
+// no larger than that allows (CORNER_ROWS and CORNER_COLUMNS in paths/tilings.py). Only a tile that overlaps the one before begins
+// elsewhere, not behind that (last_row and last_column in hopper/tiles.cuh).
 struct ProductCorner {
     u32 both;
 
-    DEV static ProductCorner at(u32 row, u32 column) { return ProductCorner{row / ROWS << COLUMN_BITS | column / COLUMNS}; }
+    DEV static ProductCorner at(u32 row, u32 column) { return ProductCorner{(row + ROWS - 1) / ROWS << COLUMN_BITS | (column + COLUMNS - 1) / COLUMNS}; }
     DEV u32 row() const { return (both >> COLUMN_BITS) * ROWS; }
     DEV u32 column() const { return (both & (1u << COLUMN_BITS) - 1) * COLUMNS; }
 

@@ -16,7 +16,7 @@ from dla.isa.program import Instruction
 __all__ = ["GENERIC", "HOPPER_PATHS", "PORTABLE_PATHS", "Choices", "Context", "Path", "Schedule", "Target", "schedule"]
 
 Path = Callable[[Instruction, Context], Schedule | None]
-HOPPER_PATHS: tuple[Path, ...] = (stream.schedule, gemm.schedule, conv.schedule, pixels.schedule, flash.schedule)
+HOPPER_PATHS: tuple[Path, ...] = (gemm.schedule, stream.schedule, conv.schedule, pixels.schedule, flash.schedule)
 """In the order in which they are asked."""
 PORTABLE_PATHS: tuple[Path, ...] = (flash.few_queries, fold.split, shares.claimed)
 """What handlers of rows are told, on every GPU; asked last."""

@@ -23,10 +23,14 @@ _LINE = 128
 
 @dataclass(frozen=True)
 class Offer(Generic[C]):
-    """A way to execute an instruction, and about how long it takes, in clocks of a multiprocessor."""
+    """A way to execute an instruction, and about how long it takes, in clocks of a multiprocessor.
+
+    `even`: the same where blocks that have fewer tiles than others go on with what comes next (parts.py).
+    """
 
     choice: C
     clocks: float
+    even: float | None = None
 
 
 @dataclass(frozen=True)

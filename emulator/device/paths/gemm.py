@@ -11,8 +11,9 @@ from dataclasses import dataclass, replace
 
 from dla.emulator.device import layout
 from dla.emulator.device.layout import PATH_GEMM, PRODUCT_SCHEDULE
-from dla.emulator.device.paths import epilogue, tilings
+from dla.emulator.device.paths import edges, epilogue, stream, tilings
 from dla.emulator.device.paths.choices import Decision, preferring
+from dla.emulator.device.paths.edges import Edge
 from dla.emulator.device.paths.epilogue import Operand, broadcast
 from dla.emulator.device.paths.tensor_map import ALIGNMENT, AnyMap, TensorMap, packed_axis
 from dla.emulator.device.paths.tilings import LINE_BYTES, Choice, Tile
@@ -24,9 +25,11 @@ from dla.isa.program import Instruction
 GROUPS = 3
 """Coordinates of a tensor map that count batches."""
 LEAST_ROWS = 17
-"""Fewer rows are the business of the path that streams the other matrix."""
+"""Fewer rows are the business of the path that streams the other matrix, unless low tiles are quicker."""
 FIELDS = tuple(name for name, *_ in PRODUCT_SCHEDULE.fields)
 """Of the numbers of a schedule."""
+WORTH_LOW = 0.85
+"""What low tiles take at most, beside a stream of the other matrix."""
 NORMALISING = Tile(32, 64)
 """The tiles that can do a NORM of their rows."""
 NORM_WORTH, NORM_START, NORM_STEP = 5500.0, 400.0, 150.0
@@ -271,7 +274,10 @@ class _Scheduler:
             return None
         rows = math.prod(self.dims[k] for k in self.grouping.rows)
         batches = math.prod(self.dims[k] for g in self.grouping.groups for k in g)
-        if rows < LEAST_ROWS or (self.dims[-2] == 1 and (a_axis == -2 or not self._rows_are_aligned())):
+        few = rows < LEAST_ROWS
+        if few and (rows <= stream.FEW_ROWS or self.grouping.groups or not stream.takes(self.instruction)):
+            return None
+        if self.dims[-2] == 1 and (a_axis == -2 or not self._rows_are_aligned()):
             return None
         a, b = Side(self.a, rows, a_axis == -2), Side(self.b, self.columns, b_axis == -1, of_b=True)
         if self._is_transposed(a, b):
@@ -286,9 +292,16 @@ class _Scheduler:
             return None
         offered, fast = found
         decision = context.decide(self.instruction, offered)
+        if few and not self._is_better_low(decision):
+            return None
         if self.to_normalise:
             decision = preferring(decision, lambda choice: self._norm_clocks(choice, shape), NORM_WORTH)
         return self._assemble(decision, a, b, batches, fast)
+
+    def _is_better_low(self, decision: Decision[Choice]) -> bool:
+        """Whether a product of few rows, which could be streamed, is clearly quicker in low tiles."""
+        best = WORTH_LOW * stream.clocks(self.instruction)
+        return decision.choice.tile.low and decision.offers[0].clocks < best
 
     def _norm_clocks(self, choice: Choice, shape: tuple[int, int, int]) -> float | None:
         """What a NORM takes in tiles that can do it; None of others."""
@@ -323,8 +336,9 @@ class _Scheduler:
         exact = tilings.is_exact(self.instruction, self.a.descriptor.dtype)
         arranged = exact or (floats and (a.across or b.across))  # by the workers, a slice at a time
         slices = 1 if arranged else tilings.slices_of(choice, self.slices, b_across=b.across)
-        a_map, a_whole = self._map(a, (choice.brought("a"), slices), swizzled=a.of_b or not (floats and a.across))
-        b_map, b_whole = self._map(b, (choice.brought("b"), slices), swizzled=not (floats and b.across))
+        at_edges, (a_lines, b_lines) = self._edges(choice, a, b)
+        a_map, a_whole = self._map(a, (a_lines, slices), swizzled=a.of_b or not (floats and a.across))
+        b_map, b_whole = self._map(b, (b_lines, slices), swizzled=not (floats and b.across))
         flags = {
             layout.A_ACROSS: a.across,
             layout.B_ACROSS: b.across,
@@ -338,6 +352,7 @@ class _Scheduler:
             layout.BATCHED: bool(self.grouping.groups),
             layout.B_CONSTANT: not a.of_b and context.is_constant(self.b.descriptor),
             layout.BIAS_EARLY: fast and not exact and epilogue.bias_is_early(self.instruction),
+            **at_edges,
         }
         tiles = choice.tiles(a.rows, b.rows, batches)
         stages = math.ceil(self.slices / slices)
@@ -350,6 +365,21 @@ class _Scheduler:
             out_map = result_map(self.instruction, context, choice, a.rows, pitch)
         parts = Parts(decision, tiles, stages, fast, slices, self._axes(), self._held(a, b), pitch, in_chunks, out_map)
         return product_schedule(context, PATH_GEMM, parts, (a_map, b_map), flags)
+
+    def _edges(self, choice: Choice, a: Side, b: Side) -> tuple[dict[int, bool], tuple[int, int]]:
+        """Flags for the edges of the result, and the lines that a block brings of a and b."""
+        brought = choice.brought("a"), choice.brought("b")
+        if a.of_b:
+            return {}, brought
+        dims, half = self.out.descriptor.dims, self.a.descriptor.dtype is not DType.F32
+        known = not any(isinstance(dim, Dynamic) for dim in dims[:-1]), not isinstance(dims[-1], Dynamic)
+        rows, columns = Edge(a.rows, known[0], half and not a.across), Edge(b.rows, known[1], half and not b.across)
+        flags = edges.flags(
+            choice, rows, columns, apart=edges.is_apart(self.instruction, self.context),
+            in_chunks=self.in_chunks and not self.glu, norms=choice.tile == NORMALISING,
+        )  # fmt: skip
+        a_lines = rows.groups if flags.get(layout.A_SHORT) else brought[0]
+        return flags, (a_lines, columns.groups if flags.get(layout.B_SHORT) else brought[1])
 
     def _slots(self) -> list[range | None]:
         """The three groups, outermost first; None for those that are not needed."""

@@ -35,6 +35,12 @@ GRANULES = 4
 GRANULE_BYTES = 8192
 LINE_DEPTH = 64
 """Elements in 128 bytes, the width of a swizzled tile of packed columns."""
+FEW_ROWS = 8
+"""Those of one product of a tensor core."""
+START = 4700.0
+"""Clocks until all blocks are at work, about."""
+FEW, MANY_ACROSS, MANY_PACKED = 1960.0, 1080.0, 1425.0
+"""Bytes that these read in one, of few rows and of more."""
 
 
 @dataclass(frozen=True)
@@ -49,26 +55,32 @@ class _Stages:
     tensor_map: TensorMap
 
 
-def schedule(instruction: Instruction, context: Context) -> Schedule | None:
-    """The schedule of a GEMM of 16-bit floats with at most 16 rows, b all of lines of 16 bytes; None for others."""
+def takes(instruction: Instruction) -> bool:
+    """Whether it is a GEMM of 16-bit floats with at most 16 rows, b all of lines of 16 bytes."""
     if instruction.row.mnemonic != "GEMM":
-        return None
+        return False
     out, a, b = (instruction.operand(name) for name in ("out", "a", "b"))
     if out is None or a is None or b is None or a.dtype not in (DType.F16, DType.BF16):
-        return None
-    rows = math.prod(out.bounds[:-1])
-    if not 1 <= rows <= MOST_ROWS or not _has_packed_rows(a):
-        return None
+        return False
+    if not 1 <= math.prod(out.bounds[:-1]) <= MOST_ROWS or not _has_packed_rows(a):
+        return False
     if any(isinstance(d, Dynamic) for d in (a.dims[-1], *b.dims[-2:])) or b.bounds[-1] == 0 or b.offset % ALIGNMENT:
-        return None
+        return False
     if any(dim != 1 and stride for dim, stride in zip(b.bounds[:-2], b.strides[:-2], strict=True)):
+        return False
+    return _has_packed_columns(b) or _lies_across(b)
+
+
+def schedule(instruction: Instruction, context: Context) -> Schedule | None:
+    """The schedule of a product that this path takes; None for others."""
+    if not takes(instruction):
         return None
-    if _has_packed_columns(b):
-        stages = _packed(b, context)
-    elif _lies_across(b):
-        stages = _across(b, rows, context)
-    else:
-        return None
+    out, a, b = (instruction.operand(name) for name in ("out", "a", "b"))
+    assert out is not None
+    assert a is not None
+    assert b is not None
+    rows = math.prod(out.bounds[:-1])
+    stages = _packed(b, context) if _has_packed_columns(b) else _across(b, rows, context)
     tensor_map = stages.tensor_map
     units = math.ceil(b.bounds[-1] / stages.unit)
     values = {
@@ -83,6 +95,17 @@ def schedule(instruction: Instruction, context: Context) -> Schedule | None:
     detail += [address & 0xFFFFFFFF, address >> 32, 0, 0, 0, 0, plain, 0]
     lies = "packed" if stages.unit == PACKED_UNIT else "across"
     return Schedule(PATH_STREAM, tuple(detail), f"streamed in units of {stages.unit} columns, {lies}", units)
+
+
+def clocks(instruction: Instruction, *, begun: bool = False) -> float:
+    """About how long a product of this path takes; `begun`: while another one ends, so what comes first is there."""
+    out, b = (instruction.operand(name) for name in ("out", "b"))
+    assert out is not None
+    assert b is not None
+    rate = FEW
+    if math.prod(out.bounds[:-1]) > FEW_ROWS:
+        rate = MANY_PACKED if _has_packed_columns(b) else MANY_ACROSS
+    return (0.0 if begun else START) + math.prod(b.bounds[-2:]) * b.dtype.itemsize / rate
 
 
 def _plain(instruction: Instruction, unit: int, units: int, blocks: int) -> int:

@@ -46,7 +46,7 @@ class Tile:
     @property
     def low(self) -> bool:
         """Whether columns are what tensor cores take for rows (kernel/hopper/low.cuh)."""
-        return self.rows < 64
+        return self.rows % 64 != 0
 
     @property
     def tall(self) -> bool:
@@ -75,7 +75,7 @@ class Tile:
     @property
     def warpgroups(self) -> int:
         """That multiply."""
-        return 1 if self.rows * self.columns <= 64 * 64 else 2
+        return 1 if self.low or self.rows * self.columns <= 64 * 64 else 2
 
     @property
     def pieces(self) -> int:
@@ -111,7 +111,9 @@ SCRATCH_TILES = tuple(tile for tile in TILES if tile.columns * tile.rows < 128 *
 """Those whose sums leave the ring room, for the portable epilogue."""
 TURNED_TILES = tuple(tile for tile in TILES if tile != Tile(64, 64))
 """Those of f32 on tensor cores: all workers turn operands, and have a part in the tile."""
-LOW_TILES = (Tile(32, 64), Tile(16, 64))
+LOW_TILES = (Tile(72, 64), Tile(48, 64), Tile(32, 64), Tile(16, 64))
+LOWER_ROWS = 32
+"""That low tiles finish at once."""
 TALL_TILES = (Tile(256, 128), Tile(256, 64))
 """Of convolutions, whose result the copy engine stores."""
 BOX_TILES = (TILES[0], *TALL_TILES)
@@ -131,12 +133,15 @@ class Costs:
     shared_bytes: int = 110  # of shared memory, per clock: copies write a stage, the warpgroups read it
     block_bytes: float = 128.0  # from the L2 cache, per clock and block
     all_bytes: float = 6000.0  # the same, of all blocks together
+    memory_bytes: float = 1850.0  # from memory, where columns come from: once each
     start: int = 2350  # until the first stage is there
     each: int = 20  # until the ends of all blocks have been counted, for each of them
     tile: int = 1800  # to begin and end a tile, whatever its size
     piece: int = 1440  # to finish 16 rows of 64 columns, per warp
     alone: int = 2300  # both of a tile whose depth the warpgroups share,
-    low: int = 1700  # and of one of few rows
+    low: int = 1700  # and of one of few rows,
+    turn: int = 300  # where these are more than 32, for 32 more,
+    higher: int = 50  # and of a slice of one of these
     box: int = 4000  # and of one whose result the copy engine stores
     tall: int = 2600  # of those, of one of 256 rows,
     tall_piece: int = 200  # and more for each piece
@@ -194,32 +199,33 @@ class Choice:
 
 def clocks(
     choice: Choice, rows: int, columns: int, batches: int, blocks: int, depth: int, costs: Costs = COSTS,
-    *, boxes: bool = False, gathered: bool = False,
+    *, boxes: bool = False, gathered: bool = False, even: bool = False,
 ) -> float:  # fmt: skip
     """About how long `batches` products of [rows, depth] and [depth, columns] take on `blocks` blocks, in clocks.
 
-    `boxes`: the copy engine may store the result; `gathered`: rows are windows.
+    `boxes`: the copy engine may store the result; `gathered`: rows are windows; `even`: no block waits for those that
+    have a tile more.
     """
     tile = choice.tile
     items = choice.tiles(rows, columns, batches) * choice.splits
-    waves = math.ceil(items / blocks)
+    waves = max(1.0, items / blocks) if even else math.ceil(items / blocks)
     bandwidth = min(costs.block_bytes, costs.all_bytes / min(items, blocks))
     fetched: float = (choice.brought("a") + choice.brought("b")) * DEPTH * 2
-    if tile.low:  # columns come before the rows, as far as the ring has room for them
+    if tile.low:  # columns of the first tiles come before the rows, as far as the ring has room for them
         room = RING_GRANULES * GRANULE_BYTES / (tile.slice_bytes * math.ceil(depth / DEPTH))
-        fetched -= EARLY * min(1.0, room) * tile.columns * DEPTH * 2
+        fetched -= EARLY * min(1.0, room) * tile.columns * DEPTH * 2 / waves
     touched = tile.rows + tile.columns + tile.read
     stage = max(
         tile.rows * tile.columns * DEPTH / costs.multiplies,
         touched * DEPTH * 2 / costs.shared_bytes,
         fetched / bandwidth,
     )
-    if tile.low and gathered:
-        stage += costs.gathered
+    if tile.low:
+        stage += costs.gathered * gathered + costs.higher * (tile.rows > LOWER_ROWS)
     stages = math.ceil(math.ceil(depth / DEPTH) / choice.splits)
     finish: float = costs.tile + costs.piece * tile.pieces
     if tile.warpgroups == 1:
-        finish = costs.low if tile.low else costs.alone
+        finish = costs.low + costs.turn * ((tile.rows - 1) // 32) if tile.low else costs.alone
     if boxes and in_boxes(choice):
         finish = costs.tall + costs.tall_piece * tile.pieces if tile.tall else costs.box
     if choice.splits > 1:
@@ -227,7 +233,8 @@ def clocks(
         finish = costs.tile + costs.meet * (1 + rounds) / 2 + costs.part * choice.splits
         finish += 2 * tile.rows * tile.columns * 4 / bandwidth
     once = costs.start + costs.each * min(items, blocks) + costs.open * (choice.blocks - 1)
-    return once + waves * (stages * stage + finish)
+    from_memory = columns * batches * depth * 2 / costs.memory_bytes
+    return once + max(waves * stages * stage, from_memory) + waves * finish
 
 
 @lru_cache(maxsize=1024)
@@ -253,11 +260,17 @@ def offers(
         )
     ]
 
-    def cost(choice: Choice) -> float:
+    def offer(choice: Choice) -> Offer[Choice]:
         factor = UNSHARED if pairs and choice.tile == TILES[0] and not choice.shared else 1.0
-        return factor * clocks(choice, rows, columns, batches, blocks, depth, costs, boxes=boxes, gathered=gathered)
+        found = (
+            clocks(
+                choice, rows, columns, batches, blocks, depth, costs, boxes=boxes, gathered=gathered, even=even
+            )
+            for even in (False, True)
+        )  # fmt: skip
+        return Offer(choice, *(factor * each for each in found))
 
-    offered = [Offer(choice, cost(choice)) for choice in choices]
+    offered = [offer(choice) for choice in choices]
     return tuple(sorted(offered, key=lambda o: (o.clocks, o.choice.brought("a") + o.choice.brought("b"))))
 
 

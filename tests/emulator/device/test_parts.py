@@ -154,6 +154,7 @@ def small(monkeypatch: pytest.MonkeyPatch, worth: int) -> Program:
     """Instructions of so many clocks, or elements, and more are cut."""
     monkeypatch.setattr(parts, "WORTH", worth)
     monkeypatch.setattr(parts, "WORTH_ELEMENTS", worth)
+    monkeypatch.setattr(parts, "WORTH_ANOTHER_WAY", 0.0)
     return assemble(BLOCK)
 
 

@@ -45,7 +45,10 @@ main:
 
 
 @pytest.mark.parametrize("dtype", ["bf16", "f16"])
-@pytest.mark.parametrize(("rows", "depth", "slices"), [(16, 200, 1), (16, 512, 4), (32, 200, 2), (32, 328, 4)])
+@pytest.mark.parametrize(
+    ("rows", "depth", "slices"),
+    [(16, 200, 1), (16, 512, 4), (32, 200, 2), (32, 328, 4), (48, 200, 4), (72, 328, 1), (72, 200, 2)],
+)
 @cpu_machine.needs_compiler
 def test_low_tiles_stay_within_the_bound(monkeypatch, dtype, rows, depth, slices):
     """Fewer rows than tensor cores take; weights along the depth and across; and what low tiles cannot do."""

@@ -35,7 +35,7 @@ template <bool BATCHES> struct OperandLoader {
     DEV OperandLoader(const HopperProducts& p, u32 operand) : skipped(0), batch{0, 0, 0} {
         const bool right = operand == 1, across = p.has(right ? B_ACROSS : A_ACROSS), whole = p.has(right ? B_WHOLE : A_WHOLE);
         const i32 slices = p.schedule().slices, line = p.line();
-        u32 bytes = right ? p.right_bytes() : p.left_bytes();
+        u32 bytes = right ? p.right_copied() : p.left_copied();
         map = p.map(right ? p.schedule().b_map : p.schedule().a_map);
         offset = right ? p.left_bytes() : 0;
         halved = p.has(right ? B_SHARED : A_SHARED);
@@ -58,7 +58,7 @@ template <bool BATCHES> struct OperandLoader {
         if (BATCHES) p.coordinates(item.batch, operand, batch);
         inner = across ? row : depth;
         outer = across ? depth : row;
-        last = whole ? ProductTiles::divide_up(inner, p.line()) : batch[2];
+        last = whole ? ProductTiles::shifted(inner, p.line()) : batch[2];
         if (whole) inner = 0;
     }
     // For one stage; then goes to the next.
@@ -148,7 +148,7 @@ struct Rehearsal {
         const u32 what = schedule().what, splits = schedule().splits, sums = schedule().tile_rows * schedule().tile_columns;
         const Lines lines{launch->workspace, 0, what | Lines::size_of(0, 0, max(sums / (2 * BLOCK_ROWS * PIECE_COLUMNS), 1))};
         lines.keep();
-        return what != 0 && splits == 1 && schedule().tile_rows >= BLOCK_ROWS && !(schedule().flags & OUT_IN_BOXES) && direct_of(lines) != Direct::NONE;
+        return what != 0 && splits == 1 && schedule().tile_rows % BLOCK_ROWS == 0 && !(schedule().flags & OUT_IN_BOXES) && direct_of(lines) != Direct::NONE;
     }
 };
 
@@ -237,7 +237,7 @@ struct HopperGemm {
     // False if the run is over.
     template <bool BATCHES>
     static DEV bool load_item(const HopperProducts& p, u32 stages, OperandLoader<BATCHES>& a, OperandLoader<BATCHES>& b, Loader& loader, bool ready) {
-        const u32 granules = p.granules(), bytes = p.stage_bytes();
+        const u32 granules = p.granules(), bytes = p.left_copied() + p.right_copied();
         if (!ready && !p.has(B_CONSTANT)) {
             loader.wait_ready();
             ready = true;
@@ -262,7 +262,8 @@ struct HopperGemm {
         const u32 warp = me.warp(), flags = p.schedule().flags, rows = p.schedule().rows, columns = ProductArgs(p.work).columns();
         const TileLayout layout = p.layout(warp / 4);
         const ProductCorner corner = me.corner(layout.granules, layout.kind);
-        const ProductItem at{0, 0, 0, corner.row(), corner.column(), 0, p.schedule().stages};
+        const u32 row = min(corner.row(), last_row(p.schedule(), rows)), column = min(corner.column(), last_column(p.schedule(), columns));
+        const ProductItem at{0, 0, 0, row, column, 0, p.schedule().stages};
         const WarpPart part(p, at, warp);
         loop = MainLoop{layout, at.stages, part.width, flags};
         lines_of(p, rows, columns, at, part).keep();

@@ -60,15 +60,27 @@ struct HopperProducts {
     // side by side.
     DEV bool alone() const { return schedule().tile_rows == BLOCK_ROWS && schedule().tile_columns == PIECE_COLUMNS; }
     DEV bool beside() const { return schedule().tile_rows == BLOCK_ROWS && !alone(); }
-    DEV bool low() const { return schedule().tile_rows < BLOCK_ROWS; }  // see hopper/low.cuh
+    DEV bool low() const { return schedule().tile_rows % BLOCK_ROWS != 0; }  // see hopper/low.cuh
     DEV u32 left_bytes() const { return schedule().tile_rows * schedule().slices * LINE_BYTES; }  // of a in a stage
     DEV u32 right_bytes() const { return schedule().tile_columns * schedule().slices * LINE_BYTES; }
+    // Of these, what copies bring: a tile that has more rows (or columns) than there are gets but those, in groups of 8. What is in shared
+    // memory beside them comes to sums that nobody stores.
+    DEV u32 left_lines() const { return has(A_SHORT) ? whole_groups(schedule().rows) : schedule().tile_rows; }
+    DEV u32 right_lines() const { return has(B_SHORT) ? whole_groups(ProductArgs(work).columns()) : schedule().tile_columns; }
+    DEV u32 left_copied() const { return left_lines() * schedule().slices * LINE_BYTES; }
+    DEV u32 right_copied() const { return right_lines() * schedule().slices * LINE_BYTES; }
+    DEV static u32 whole_groups(u32 n) { return (n + 7) / 8 * 8; }
     DEV u32 stage_bytes() const { return left_bytes() + right_bytes(); }
-    DEV u32 granules() const { return (stage_bytes() + GRANULE_BYTES - 1) / GRANULE_BYTES; }
+    // So many that the ring is a number of them (5 and 7 do not divide 24): else the loader has to look for room each time.
+    DEV u32 granules() const { return granules_of(stage_bytes()); }
+    static DEV constexpr u32 granules_of(u32 bytes) {
+        const u32 count = (bytes + GRANULE_BYTES - 1) / GRANULE_BYTES;
+        return count + (count == 5 || count == 7);
+    }
     DEV u32 norm() const { return schedule().flags >> PRODUCT_NORM_AT; }  // that tiles do themselves: NORM_ROWS and so on; else 0
     DEV TileLayout layout(u32 warpgroup) const {
         const u32 slices = schedule().slices, lines = schedule().tile_columns / 2;  // of b, for each of two side by side
-        TileLayout l{in_pairs() ? SHARED_STAGES : OWN_STAGES, granules(), slices, 0, left_bytes(), schedule().tile_rows * LINE_BYTES, schedule().tile_columns * LINE_BYTES};
+        TileLayout l{in_pairs() ? SHARED_STAGES : OWN_STAGES, granules(), slices, 0, left_bytes(), left_lines() * LINE_BYTES, right_lines() * LINE_BYTES};
         if (beside()) l.right_offset += warpgroup * lines * LINE_BYTES * (has(B_ACROSS) ? slices : 1);
         else l.left_offset = warpgroup * GRANULE_BYTES * (a_by_groups() ? slices : 1);
         if (a_by_groups()) l.left_slice = GRANULE_BYTES;

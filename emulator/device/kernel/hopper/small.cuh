@@ -68,12 +68,12 @@ template <u32 N> DEV void pack_pairs(u32 (&words)[N], const f32 (&v)[2 * N], u32
 // The two warps that have the same lines meet.
 DEV void meet_for_halves(u32 warp) { named_barrier(FIRST_FREE_BARRIER + warp % (WORKER_WARPS / 2), 2 * WARP); }
 
-// Gives the other warp what is its part of the sums, and adds what it has of this one's.
-template <u32 N> DEV void exchange_sums(f32 (&mine)[N], const f32 (&theirs)[N], const Workers& me) {
+// Gives the other warp what is its part of the sums, and adds what it has of this one's. They go through the staging, from `offset` on.
+template <u32 N> DEV void exchange_sums(f32 (&mine)[N], const f32 (&theirs)[N], const Workers& me, u32 offset = 0) {
     constexpr u32 PART = WARP * 16;
     constexpr u32 APART = STAGING_BYTES / 2;  // of the staging of the two warps
     const u32 warp = me.warp(), lane = me.lane();
-    const u32 here = me.staging(), there = warp / (WORKER_WARPS / 2) ? here - APART : here + APART;
+    const u32 here = me.staging() + offset, there = warp / (WORKER_WARPS / 2) ? here - APART : here + APART;
 #pragma unroll
     for (u32 k = 0; k < N / 4; ++k)
         store_shared(there + k * PART + lane * 16, make_uint4(__float_as_uint(theirs[4 * k]), __float_as_uint(theirs[4 * k + 1]),

@@ -54,7 +54,7 @@ DEV void meet_in_group(const Workers& me) { named_barrier(FIRST_FREE_BARRIER + m
 // 16-bit floats of type T.
 template <class T, u32 COLUMNS> struct TallTiles {
     static constexpr u32 WIDTH = COLUMNS * 2;  // positions that a warpgroup multiplies
-    static constexpr u32 WINDOWS_BYTES = TALL_ROWS * LINE_BYTES, STAGE_GRANULES = (TALL_ROWS + COLUMNS) * LINE_BYTES / GRANULE_BYTES;
+    static constexpr u32 WINDOWS_BYTES = TALL_ROWS * LINE_BYTES, STAGE_GRANULES = HopperProducts::granules_of((TALL_ROWS + COLUMNS) * LINE_BYTES);
     static constexpr u32 BOXES = WIDTH / TALL_BOX_ROWS, BOXES_AT_ONCE = 2, BOX_SUMS = TALL_BOX_ROWS / 2;
 
     static DEV void run(Workers& me) {

@@ -14,6 +14,11 @@ struct ProductItem {
 
 constexpr u32 BAND_ROWS = 2048;
 
+// Row and column that a tile begins with, at most. Where the last tile would end behind the last row (or column), it may begin
+// earlier: the copy engine takes four times as long for rows that do not exist. What two tiles have both work out, to the same bits.
+DEV u32 last_row(const ProductSchedule& s, u32 rows) { return s.flags & OVERLAPPING_DOWN ? rows - min(rows, s.tile_rows) : ~0u; }
+DEV u32 last_column(const ProductSchedule& s, u32 columns) { return s.flags & OVERLAPPING_ACROSS ? columns - min(columns, s.tile_columns) : ~0u; }
+
 // All tiles of `batches` products of rows x columns. Tiles go in bands of BAND_ROWS, down before across, so that
 // those that run at the same time share both operands in the L2 cache.
 struct ProductTiles {
@@ -21,6 +26,7 @@ struct ProductTiles {
     u32 tile_rows, tile_columns;
     u32 pair_rows, pair_columns;      // of the tiles of a pair, of which each block has half; else of a tile
     u32 down, across;                 // tiles of a batch
+    u32 last_row, last_column;        // that one begins with, at most
     u32 stages, splits, band;
 
     DEV ProductTiles(u32 r, u32 c, u32 b, const ProductSchedule& s)
@@ -28,12 +34,14 @@ struct ProductTiles {
           pair_rows(s.flags & B_SHARED ? 2 * s.tile_rows : s.tile_rows),
           pair_columns(s.flags & A_SHARED ? 2 * s.tile_columns : s.tile_columns),
           down(divide_up(r, pair_rows)), across(divide_up(c, pair_columns)),
+          last_row(::last_row(s, r)), last_column(::last_column(s, c)),
           stages(s.stages), splits(s.splits), band(divide_up(BAND_ROWS, pair_rows)) {}
 
-    // Division by a power of two.
-    DEV static u32 divide_up(u32 n, u32 by) { return (n + by - 1) >> (31 - __clz(by)); }
+    // By a power of two.
+    DEV static u32 shifted(u32 n, u32 by) { return n >> (31 - __clz(by)); }
     // By any number: most are powers of two, which saves a division of some twenty instructions.
-    DEV static u32 divide(u32 n, u32 by) { return (by & (by - 1)) == 0 ? n >> (31 - __clz(by)) : n / by; }
+    DEV static u32 divide(u32 n, u32 by) { return (by & (by - 1)) == 0 ? shifted(n, by) : n / by; }
+    DEV static u32 divide_up(u32 n, u32 by) { return divide(n + by - 1, by); }
 
     DEV bool in_pairs() const { return pair_rows != tile_rows || pair_columns != tile_columns; }
     DEV u32 items() const { return down * across * batches * splits << in_pairs(); }
@@ -66,6 +74,8 @@ struct ProductTiles {
             if (pair_rows != tile_rows) p.row += half * tile_rows;
             else p.column += half * tile_columns;
         }
+        p.row = min(p.row, last_row);
+        p.column = min(p.column, last_column);
         return p;
     }
 };
