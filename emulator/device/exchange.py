@@ -10,17 +10,23 @@ whoever waits for the one waits for the other, too.
 An ATTENTION of few queries gives likewise, and one that follows a product and the ROPE of its result takes part of it
 (paths/rotation.py): what it writes has nothing to do with either of them, so it waits for neither.
 
-The machine has two sets of the exchange, which launches use in turns, and one place for each giver. So givers and
-takers are what runs once in a launch at most; loops and calls take the ordinary way.
+The machine has two sets of the exchange, which launches use in turns, and one place for each giver that runs once in a
+launch at most. For what is in a loop that runs once, and whose body is straight-line code, there are TRIP_SETS of
+these places, which trips use in turns, and blocks leave them without results again meanwhile (`end_trip` in
+kernel/controller.cuh). Other loops, and what is called, take the ordinary way.
+
+A counter tells of all executions so far. So a taker cannot wait for its giver in the trip before alone, and need not:
+it does not touch what that left in memory. But ATTENTION reads keys and values that earlier trips have left, so it
+takes only where what it waits for comes behind those.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from dla.emulator.blocks import block_starts, register_accesses
-from dla.emulator.device.layout import COUNTERS, MAX_WAITS, NORM_OF_ONE, PATH_STREAM
+from dla.emulator.blocks import BARRIERS, block_starts, register_accesses
+from dla.emulator.device.layout import COUNTERS, MAX_WAITS, NORM_OF_ONE, PATH_STREAM, TRIP_SETS
 from dla.emulator.device.paths import Context, Schedule, flash, rotation
 from dla.emulator.device.paths.flash import FEW_TAKES_AT
 from dla.emulator.device.paths.rotation import Rotation
@@ -42,6 +48,14 @@ _PLACE = 1024
 """A giver's place is a multiple of."""
 
 
+@dataclass(frozen=True)
+class Loop:
+    """What a loop's trips use in turns."""
+
+    begin: int  # in a set, in bytes,
+    bytes: int  # of the first of TRIP_SETS that follow each other
+
+
 @dataclass
 class Exchange:
     """Who takes from whom."""
@@ -54,19 +68,27 @@ class Exchange:
     spared: dict[int, int] = field(
         default_factory=dict
     )  # of each taker: blocks that are busy with its giver for longest
+    loops: dict[int, Loop] = field(default_factory=dict)  # by the ENDLOOP
     set_bytes: int = 0
 
     def before(self, index: int, conflicting: Sequence[Sequence[int]]) -> Sequence[int]:
-        """What an instruction waits for, where `conflicting` is what it has to come after, directly."""
+        """What an instruction waits for, where `conflicting` is what it has to come after, directly.
+
+        What is not in front of it in the program is of the trip before. It does not wait for what is in front of it for
+        the sake of that: if they had to be in order, so they would in the present trip.
+        """
         found, passed = conflicting[index], self.passed.get(index)
         if passed is not None:
-            found = sorted({*found, *(j for k in passed for j in conflicting[k])} - {*passed})
-        more = {k for j in found for k in self.passed.get(j, ())} if self.passed else ()
+            inherited = {j for k in passed for j in conflicting[k] if j < k or j >= index}
+            found = sorted({*found, *inherited} - {*passed})
+        more = {k for j in found for k in self.passed.get(j, ()) if j < index or k >= index} if self.passed else ()
         return sorted({*found, *more}) if more else found
 
     def schedules(self, of: Sequence[Schedule], blocks: int) -> tuple[Schedule, ...]:
         """The schedules, in which givers and takers know their places."""
         found = list(of)
+        for index, loop in self.loops.items():
+            found[index] = replace(found[index], detail=(loop.bytes, loop.begin))
         for index in {*self.givers, *self.places}:
             numbers = list(found[index].detail)
             summary, product = found[index].summary, found[index].path == PATH_STREAM
@@ -92,10 +114,11 @@ class Exchange:
         found: dict[int, tuple[int, int | None]] = {k: (p[-1], None) for k, p in self.passed.items() if len(p) > 1}
         return found | {taker: (self.givers[taker], count) for taker, count in self.spared.items()}
 
-    def add_rotated(self, taker: int, program: Program, how: Rotation | None) -> None:
-        """An ATTENTION takes what the product two instructions before has made, ahead of the ROPE between them."""
+    def add_rotated(self, places: tuple[int, int, int], program: Program, how: Rotation | None) -> None:
+        """An ATTENTION, the last of three, takes what the product has made, ahead of the ROPE between them."""
         if how is not None and how.bytes <= MOST_BYTES:
-            self.add(taker, taker - 2, program, taker - 1, offset=how.offset)
+            giver, rope, taker = places
+            self.add(taker, giver, program, rope, offset=how.offset)
             self.tables[taker] = how.tables
 
     def add(self, taker: int, giver: int, program: Program, *between: int, offset: int = 0) -> None:
@@ -107,6 +130,39 @@ class Exchange:
         self.givers[taker], self.passed[taker] = giver, (giver, *between)
         self.takes[taker] = self.places[giver] + offset
 
+    def close(self, begin: int, end: int, conflicting: Sequence[Sequence[int]]) -> None:
+        """End the loop of LOOP `begin` and ENDLOOP `end`: all that is there takes the ordinary way if some has to."""
+        inside = range(begin, end)
+        both = {k for k in inside if k in self.places or k in self.givers}
+        if not both:
+            return
+        first = min(self.places[k] for k in both if k in self.places)
+        waits = {k: self.before(k, conflicting) for k in inside}
+        if all(self.is_behind(k, waits) for k in both if k in self.tables):
+            self.loops[end] = Loop(first, self.set_bytes - first)
+            self.set_bytes = first + TRIP_SETS * self.loops[end].bytes
+            return
+        self.set_bytes = first
+        for each in (self.givers, self.passed, self.takes, self.places, self.tables, self.spared):
+            for index in both & each.keys():
+                del each[index]
+
+    def is_behind(self, taker: int, waits: Mapping[int, Sequence[int]]) -> bool:
+        """Whether what a taker does not wait for, and so cannot for the trip before either, has been done in that.
+
+        That has to follow from what instructions of the loop wait for.
+        """
+        reached: set[tuple[int, int]] = set()  # instruction, and trips ago
+        left = [(taker, 0)]
+        while left:
+            index, ago = left.pop()
+            for j in waits.get(index, ()):
+                one = j, ago + (j >= index)
+                if one not in reached and one[1] < 2 and j in waits:
+                    reached.add(one)
+                    left.append(one)
+        return all((k, 1) in reached or (k, 0) in reached for k in self.passed[taker])
+
 
 def find(
     program: Program, before: Sequence[Sequence[int]], schedules: Sequence[Schedule], context: Context
@@ -117,19 +173,24 @@ def find(
     plain = [each.path == PATH_STREAM and any(each.detail[PLAIN_AT:]) for each in schedules]
     if sum(plain) < 2 or len(schedules) > COUNTERS:  # else counters are shared
         return found
-    block = _blocks(program)
+    block, loops = _blocks(program)
     gives = [
         p or (flash.is_held(i, each) and is_row_major(_operand(i, "out")))
         for p, i, each in zip(plain, code, schedules, strict=True)
     ]
     for taker, instruction in enumerate(code):
-        if block[taker] is None or len(before[taker]) > MAX_WAITS:
+        if taker in loops:
+            found.close(loops[taker], taker, before)
+        begin = block[taker]
+        if begin is None or len(before[taker]) > MAX_WAITS:
             continue
         if not plain[taker]:
-            if gives[taker] and taker > 1 and plain[taker - 2] and block[taker - 2] == block[taker]:
-                waits = sum(len(before[j]) for j in range(taker - 2, taker + 1))
+            front = rotation.in_front(program, taker, begin) if gives[taker] else None
+            if front and plain[front[0]]:
+                places = (*front, taker)
+                waits = sum(len(before[j]) for j in places)
                 if 2 * waits <= MAX_WAITS and flash.steps_once(instruction, context):
-                    found.add_rotated(taker, program, rotation.find(program, taker, context))
+                    found.add_rotated(places, program, rotation.find(program, places, context))
             continue
         norm = schedules[taker].detail[NORM_AT]
         if norm and not norm & NORM_OF_ONE:
@@ -138,7 +199,7 @@ def find(
             if (
                 max(0, taker - MOST_BETWEEN) <= giver < taker
                 and gives[giver]
-                and block[giver] == block[taker]
+                and block[giver] == begin
                 and 2 * (len(before[taker]) + len(before[giver])) <= MAX_WAITS
                 and _fits(code[giver], instruction)
                 and not _meets(program, context.reach, giver, taker)
@@ -155,18 +216,27 @@ def _spare(found: Exchange, taker: int, groups: int, chosen: Schedule, blocks: i
         found.spared[taker] = groups
 
 
-def _blocks(program: Program) -> list[int | None]:
-    """For each instruction, where its stretch of straight-line code begins; None where it may run twice."""
+def _blocks(program: Program) -> tuple[list[int | None], dict[int, int]]:
+    """For each instruction, where its stretch of straight-line code begins; None where it may run twice.
+
+    But for loops without other loops, branches and calls, that run once: their LOOPs are given, by their ENDLOOPs.
+    """
     starts, code = block_starts(program), program.instructions
     calls = [i.attributes.get("target", 0) for i in code if i.row.mnemonic == "CALL"]
+    once = min(calls, default=len(code))
     found: list[int | None] = []
-    begin, depth = 0, 0
-    for index, instruction in enumerate(code):
+    loops: dict[int, int] = {}
+    begin, depth, straight = 0, 0, 0  # behind the last ENDLOOP of such a loop
+    for index, instruction in enumerate(code[:once]):
         begin = index if index in starts else begin
-        depth += instruction.row.mnemonic == "LOOP"
-        found.append(None if depth or (calls and index >= min(calls)) else begin)
+        if instruction.row.mnemonic == "LOOP":
+            end = instruction.attributes["end"]
+            if not depth and not any(i.row.mnemonic in BARRIERS for i in code[index + 1 : end]):
+                loops[end], straight = index, end + 1
+            depth += 1
+        found.append(begin if not depth or index < straight else None)
         depth -= instruction.row.mnemonic == "ENDLOOP"
-    return found
+    return found + [None] * (len(code) - once), loops
 
 
 def _operand(instruction: Instruction, name: str) -> Descriptor:

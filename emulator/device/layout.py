@@ -36,6 +36,7 @@ NORMALISED_SLOT, CHANNELS_SLOT = MAX_OPERANDS - 2, MAX_OPERANDS - 1
 TABLES_SLOT = MAX_OPERANDS - 2
 WAIT_FOR_ALL = 0xFFFFFFFF
 PLAIN_UNITS = 8
+TRIP_SETS = 4
 CONTROLLER_ONLY = 0x100
 CONTROLLER_WARPS = 4
 WORKER_WARPS = 8
@@ -51,6 +52,7 @@ CONSTANTS: dict[str, tuple[int, str]] = {
     "MAX_WAITS": (MAX_WAITS, "dependencies of one instruction: one lane polls each"),
     "WAIT_FOR_ALL": (WAIT_FOR_ALL, "number of waits that means: until everything before is done"),
     "PLAIN_UNITS": (PLAIN_UNITS, "a StreamSchedule's plain"),
+    "TRIP_SETS": (TRIP_SETS, "of results that are taken as they come in a loop: trips use them in turns"),
     "PATH_GENERIC": (PATH_GENERIC, "a handler for each row"),
     "PATH_GEMM": (PATH_GEMM, "matrix products by wgmma"),
     "PATH_STREAM": (PATH_STREAM, "products of few rows, at the speed of memory"),

@@ -356,7 +356,7 @@ def _waits(program: Program, conflicting: Sequence[Sequence[int]], handed: Excha
     lists: list[int] = []
     counter: dict[int, int] = {}
     for index, instruction in enumerate(program.instructions):
-        if _signals(instruction.row):
+        if _signals(instruction.row) or index in handed.loops:
             counter[index] = len(counter) % COUNTERS
     for index in range(len(conflicting)):
         if index not in counter:
@@ -367,7 +367,7 @@ def _waits(program: Program, conflicting: Sequence[Sequence[int]], handed: Excha
         waits[index] = (len(lists), count, counter[index], 0)
         lists += needed or []
     if len(counter) <= COUNTERS and not (waits[:, 1] == WAIT_FOR_ALL).any():
-        heard = {j for before in conflicting for j in before}
+        heard = {j for before in conflicting for j in before} | {*handed.loops}
         waits[[j for j in counter if j not in heard], 2] = COUNTERS
     return waits, np.array(lists or [0], np.uint32)
 

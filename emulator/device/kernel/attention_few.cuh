@@ -163,7 +163,7 @@ struct FewTarget {
         first = column == 0 && tile.column == 0;
         offset = tile.base(out, head) + query * out.strides[2] + static_cast<i64>(tile.column + column) * out.strides[3];
         p = element(out, offset);
-        others = EXCHANGES && few.gives ? reinterpret_cast<f32*>(exchange_at((few.gives - 1) * (1024 / CHUNK_BYTES) + 1) + offset * 2) : nullptr;
+        others = EXCHANGES && few.gives ? reinterpret_cast<f32*>(exchange_at(a.work, (few.gives - 1) * (1024 / CHUNK_BYTES) + 1) + offset * 2) : nullptr;
         whole = count == 4 && out.strides[3] == 1 && out.item_bytes == 2 && reinterpret_cast<u64>(p) % sizeof(uint2) == 0 &&
                 range_in_bounds(out, p, sizeof(uint2));
     }

@@ -150,7 +150,7 @@ template <class T, u32 WIDTH> struct HeldAttention {
         const bool takes = EXCHANGES && few.takes != 0;
         const u32 last = args.k().dims[2] - 1;
         fresh.line = takes && last - tile.begin < tile.end - tile.begin ? last : ~0u;
-        const i64 moved = takes ? exchange_at(few.takes) - in_global(args.q().data) : 0;  // from memory to the exchange
+        const i64 moved = takes ? exchange_at(args.work, few.takes) - in_global(args.q().data) : 0;  // from memory to the exchange
         const char* const own = queries.base + query[0];
         const bool more = fresh.line != ~0u;
         const char* const key = more ? keys.base + last * keys.pitch : own;

@@ -19,13 +19,16 @@ struct Controller {
 
     // False if the run is over.
     DEV bool wait_for_slot() {
-        if (slot_free) return true;
-        const u32 phase = pushed / WORKS % 2 ^ 1;
-        const bool ok = spin(
-            &launch, [&] { return mbarrier_test(&shared.free[pushed % WORKS], phase); },
-            [&] { raise(&launch, TRAP_TIMEOUT, slot().instruction, WAITED_FOR_WORKERS); });
-        slot_free = __all_sync(0xffffffffu, ok && !stopped(shared));  // one answer, whoever traps meanwhile
+        if (!slot_free) slot_free = wait_until_free(pushed - WORKS);
         return slot_free;
+    }
+    // Waits until nobody needs work number `last` any longer, one of the last few; then all before it are done as well.
+    DEV bool wait_until_free(u32 last) {
+        const u32 at = last % WORKS, phase = last / WORKS % 2;
+        const bool ok = spin(
+            &launch, [&] { return mbarrier_test(&shared.free[at], phase); },
+            [&] { raise(&launch, TRAP_TIMEOUT, shared.works[at].instruction, WAITED_FOR_WORKERS); });
+        return __all_sync(0xffffffffu, ok && !stopped(shared));  // one answer, whoever traps meanwhile
     }
 
     // Fills in what `w` waits for; the targets are those of this point in program order.
@@ -86,6 +89,7 @@ struct Controller {
         if (takes_part) {
             if (first_lane()) {
                 w.order = steps;
+                w.exchange = shared.exchange;
                 w.tiles = tiles;
                 w.first_tile = first_tile;
             }
@@ -135,7 +139,9 @@ struct Controller {
             case OP_MOV: execute_mov(m, w, lane); return true;
             case OP_CMP: execute_cmp(m, w, lane); return true;
             case OP_LOADS: return execute_loads(w, head);
-            case OP_ENDLOOP: next = execute_endloop(m, lane, next); return true;
+            case OP_ENDLOOP:
+                next = execute_endloop(m, lane, next);
+                return w.detail[0] == 0 || end_trip(w, head.signal, next != w.instruction + 1);
             case OP_BR: next = execute_branch(m, w, lane, next); return true;
             case OP_CALL: next = execute_call(m, w, lane, next); return true;
             case OP_RET: next = execute_ret(m, lane); return true;
@@ -181,16 +187,44 @@ struct Controller {
         const bool first = turn < gridDim.x;
         if (first_lane()) {
             shared.counters = launch.counters + (first ? 0 : COUNTERS);
-            shared.exchange = launch.exchange + (first ? 0 : launch.exchange_bytes);
+            shared.exchange = first ? 0 : launch.exchange_bytes;
+            shared.trip_end = 0;
         }
+    }
+    // This block's part of results from `begin` on is none again.
+    DEV void clear_results(u32 begin, u32 bytes) const {
+        for (u32 i = blockIdx.x * WARP + lane; i < bytes / PIECE_BYTES; i += gridDim.x * WARP)
+            store_relaxed_16(reinterpret_cast<f32*>(launch.exchange + begin) + i * 4, make_uint4(~0u, ~0u, ~0u, ~0u));
+    }
+
+    // Trips of a loop in which results are taken as they come use TRIP_SETS sets of these in turns (emulator/device/exchange.py). At
+    // the end of trip i, a block makes sure that it has done trip i - 1, and that all blocks have come here at the end of trip i - 1.
+    // So all have done trip i - 2, whose results it makes none again; and those of trip i - 3 are none already: trip i + 1 uses that
+    // set. What is waited for is mostly long done. False if the run is over.
+    DEV bool end_trip(const Work& w, u32 signal, bool more) {
+        const u32 turns = shared.counters == launch.counters ? 0 : launch.exchange_bytes;
+        const u32 bytes = w.detail[0], moved = shared.exchange - turns, before = shared.trip_end;
+        __syncwarp();
+        if (more) {
+            if (pushed - before < WORKS - 1 && !wait_until_free(before - 1)) return false;
+            if (!wait_counters(launch, true, signal, shared.expected[signal], w.instruction)) return false;
+            clear_results(turns + w.detail[1] + (moved + 2 * bytes) % (TRIP_SETS * bytes), bytes);
+            __syncwarp();
+            if (first_lane()) add_release(shared.counters + signal, 1);
+            expect(signal, gridDim.x, true);
+        }
+        if (first_lane()) {
+            shared.exchange = turns + (more ? (moved + bytes) % (TRIP_SETS * bytes) : 0);
+            shared.trip_end = pushed;
+        }
+        __syncwarp();
+        return true;
     }
     DEV void end_turn() {
         const bool first = shared.counters == launch.counters;
         u32* const others = launch.counters + (first ? COUNTERS : 0);
         for (u32 i = blockIdx.x * WARP + lane; i < COUNTERS; i += gridDim.x * WARP) store_relaxed(others + i, 0);
-        char* const results = launch.exchange + (first ? launch.exchange_bytes : 0);
-        for (u32 i = blockIdx.x * WARP + lane; i < launch.exchange_bytes / PIECE_BYTES; i += gridDim.x * WARP)
-            store_relaxed_16(reinterpret_cast<f32*>(results) + i * 4, make_uint4(~0u, ~0u, ~0u, ~0u));
+        clear_results(first ? launch.exchange_bytes : 0, launch.exchange_bytes);
         if (first_lane()) count_relaxed(launch.counters + TURN_AT, 2 * gridDim.x - 1);
     }
 

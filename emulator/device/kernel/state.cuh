@@ -43,8 +43,9 @@ struct __align__(16) Work : ImageHeader {
     u32 last;         // there is no work in here: it is the end of the program
     u64 order;        // instructions executed so far, this one included
     u32 first_tile;   // of this block; the next ones follow at a distance of gridDim.x
-    u32 counters;     // to wait for, in front of wait_counter and wait_target
-    u32 follows_own;  // what it depends on was done by this block's own workers, and nobody else
+    u32 exchange;     // where its set of results that are taken as they come begins, in bytes
+    u16 counters;     // to wait for, in front of wait_counter and wait_target
+    u16 follows_own;  // what it depends on was done by this block's own workers, and nobody else
     u32 go;           // set by the waiter: everything that it depends on is done, and nothing has gone wrong
     RingPlace place;  // set by the loader: where its first stage lies
     u32 wait_target[MAX_WAITS];
@@ -166,7 +167,8 @@ struct Shared {
     Scalars scalars;
     Launch launch[1];  // a copy: the parameters themselves are as far as global memory, unless the address is known to the compiler
     u32* counters;     // those of this launch,
-    char* exchange;    // and its set of results that are taken as they come
+    u32 exchange;      // and where its set of results that are taken as they come begins, in bytes; in a loop, that of the trip
+    u32 trip_end;      // works handed out when the trip before had been decoded
     u32 stop;          // this block has trapped or heard of a trap
     WorkerPlace workers[WORKER_WARPS];
 };

@@ -16,7 +16,7 @@ from dla.emulator.device.paths.types import Context
 from dla.isa.descriptor import Descriptor, Dynamic
 from dla.isa.dtypes import DType
 from dla.isa.program import Instruction, Program
-from dla.isa.registers import s
+from dla.isa.registers import Register, s
 
 
 @dataclass(frozen=True)
@@ -28,12 +28,29 @@ class Rotation:
     tables: tuple[Descriptor, Descriptor]  # cosines and sines
 
 
-def find(program: Program, index: int, context: Context) -> Rotation | None:
-    """How ATTENTION `index` does without the ROPE in front of it, and the product in front of that; None if it cannot.
+def in_front(program: Program, index: int, begin: int) -> tuple[int, int] | None:
+    """The last two instructions with operands between `begin` and `index`, if their registers hold the same there."""
+    written: set[Register | str] = set()
+    last = None
+    for at in range(index - 1, begin - 1, -1):
+        reads, writes = register_accesses(program.instructions[at])
+        if program.instructions[at].row.operands:
+            if reads & written:
+                return None
+            if last is not None:
+                return at, last
+            last = at
+        written |= writes
+    return None
 
-    The product is a streamed one, and keys are held in registers.
+
+def find(program: Program, places: tuple[int, int, int], context: Context) -> Rotation | None:
+    """How an ATTENTION does without the ROPE in front of it, and the product in front of that; None if it cannot.
+
+    The product, whose place is the first, is a streamed one, and keys are held in registers.
     """
-    product, rope, attention = program.instructions[index - 2 : index + 1]
+    index = places[-1]
+    product, rope, attention = (program.instructions[at] for at in places)
     if rope.row.mnemonic != "ROPE" or rope.attributes.get("interleaved"):
         return None
     made, x, turned, cos, sin = _operands(product, "out") + _operands(rope, "x", "out", "cos", "sin")
@@ -103,12 +120,15 @@ def _last(program: Program, index: int, d: Descriptor) -> Descriptor | None:
         )
     if d.offset_register is not None:
         return None
-    fewer = _one_less(program, index, count.register)
-    return None if fewer is None else Descriptor(d.segment, d.dtype, (1,), (1,), d.offset, fewer, pitch)
+    fewer = _less(program, index, count.register)
+    if fewer is None:
+        return None
+    other, by = fewer
+    return Descriptor(d.segment, d.dtype, (1,), (1,), d.offset + (by - 1) * pitch, other, pitch)
 
 
-def _one_less(program: Program, index: int, register: int) -> int | None:
-    """The register that holds one less than `register` at instruction `index`, if the code before it says so."""
+def _less(program: Program, index: int, register: int) -> tuple[int, int] | None:
+    """A register, and how much less it holds than `register` at instruction `index`, if the code before it says so."""
     starts = block_starts(program)
     written = set()
     for at in range(index - 1, -1, -1):
@@ -117,9 +137,12 @@ def _one_less(program: Program, index: int, register: int) -> int | None:
         if s(register) in writes:
             attributes = instruction.attributes
             source = attributes.get("a")
-            plain = instruction.row.mnemonic == "ALU" and instruction.sub == "add" and attributes.get("b") == 1
+            by = attributes.get("b")
+            plain = instruction.row.mnemonic == "ALU" and instruction.sub == "add"
             found = next((r for r in range(32) if plain and source == s(r)), None)
-            return None if found in (None, register) or s(found) in written else found
+            if found in (None, register) or s(found) in written or not isinstance(by, int):
+                return None
+            return found, by
         written |= writes
         if at in starts:
             return None

@@ -75,7 +75,6 @@ def test_few_rows_that_are_a_power_of_two_go_through_the_exchange(rows):
 @pytest.mark.parametrize(
     "body",
     [
-        "    LOOP s1, 2\n    GEMM a, x, w\n    GEMM y, a, w\n    ENDLOOP\n",
         "    GEMM a, x, w\n    CMP.gt p0, s0, 1\n    BR skip if=p0\nskip:\n    GEMM y, a, w\n",
         "    GEMM a, x, w\n    GEMM y, a, w residual=a\n",
         "    GEMM a, x, w\n    FILL a[:, 3:5], 1\n    GEMM y, a, w\n",
@@ -84,7 +83,7 @@ def test_few_rows_that_are_a_power_of_two_go_through_the_exchange(rows):
     ],
 )
 def test_what_does_not_go_through_the_exchange(body):
-    """What runs twice or behind a branch, what is read or written otherwise too, and what is not the whole result."""
+    """What is behind a branch, what is read or written otherwise too, and what is not the whole result."""
     assert takers(text(body)) == {}
 
 

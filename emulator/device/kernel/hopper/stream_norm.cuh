@@ -136,7 +136,7 @@ template <u32 DTYPE> struct StreamNormOfOne {
         StreamChannels<DTYPE> channels(w, flags);
         channels.load(first);
         const f32 share = mean_share(vectors);
-        const char* from = (takes ? exchange_at(takes) : element(x, 0)) + first * VECTOR_BYTES;
+        const char* from = (takes ? exchange_at(w, takes) : element(x, 0)) + first * VECTOR_BYTES;
         f32* const exchange = reinterpret_cast<f32*>(shared_memory + STAGING_AT);
         if (!me.wait_ready()) return false;
         const uint4 raw = takes ? taken(from) : range_in_bounds(x, from, VECTOR_BYTES) ? *reinterpret_cast<const uint4*>(from) : make_uint4(0, 0, 0, 0);

@@ -105,7 +105,7 @@ template <class Way> struct PlainStream {
         way.load(b, me, way.two(count, 0));
 
         const u32 norm = s.norm, takes = s.takes;
-        const char* const from = norm ? shared_memory + NORMALISED_AT : takes ? exchange_at(takes) : args.a().data;
+        const char* const from = norm ? shared_memory + NORMALISED_AT : takes ? exchange_at(w, takes) : args.a().data;
         const PlainRow source(args.a(), from, norm, Way::Rows::row_of(lane), rows, warp * (Way::SPAN / WORKER_WARPS) + lane % 4 * 8);
         const bool glu = args.sub() == GEMM_GLU;
         const u32 index = thread >> shift, unit_columns = glu ? Way::UNIT / 2 : Way::UNIT;
@@ -113,7 +113,7 @@ template <class Way> struct PlainStream {
                                        : (block * each + min(block, more)) * unit_columns + index;
         const u32 row = thread & rows - 1, columns = args.out().dims[args.out().rank - 1];
         PlainResult result(args, index < count * unit_columns && column < columns, row, column, s.half_floats);
-        if (s.gives && result.exists && column % 2 == 0) result.others = reinterpret_cast<u32*>(exchange_at(s.gives) + (row * columns + column) * 2);
+        if (s.gives && result.exists && column % 2 == 0) result.others = reinterpret_cast<u32*>(exchange_at(w, s.gives) + (row * columns + column) * 2);
         if (norm) {
             if (!(s.half_floats ? normalise_rows<DTYPE_F16>(s, rows) : normalise_rows<DTYPE_BF16>(s, rows))) return;
         } else {
