@@ -3,6 +3,9 @@
 #pragma once
 #include "attention_held.cuh"
 #include "attention_staged.cuh"
+#ifdef HOPPER
+#include "attention_streamed.cuh"
+#endif
 
 // ---- tensor cores ----
 
@@ -234,9 +237,13 @@ struct AttentionHandler {
     static DEV void prepare(const AttentionArgs& args, FewQueries& few) { few.measure(args); }
     static DEV u32 scratch(const AttentionArgs& args) {
         const FewQueries& few = FewQueries::of(args.work);
-        if (few.way != FEW_HELD) return SCRATCH;
         const u32 rows = few.heads_per_key * args.q().dims[2];
-        return args.v().dims[3] == 64 ? HeldAttention<Bf16, 64>::scratch(few, rows) : HeldAttention<Bf16, 128>::scratch(few, rows);
+        const bool narrow = args.v().dims[3] == 64;
+        if (few.way == FEW_HELD) return narrow ? HeldAttention<Bf16, 64>::scratch(few, rows) : HeldAttention<Bf16, 128>::scratch(few, rows);
+#ifdef HOPPER
+        if (few.way == FEW_STREAMED) return narrow ? StreamedAttention<Bf16, 64>::SCRATCH : StreamedAttention<Bf16, 128>::SCRATCH;
+#endif
+        return SCRATCH;
     }
     static DEV u32 tiles(const AttentionArgs& args) {
         const FewQueries& few = FewQueries::of(args.work);
@@ -252,9 +259,15 @@ struct AttentionHandler {
     }
 
     template <class T> static DEV void run_few(const AttentionArgs& args, u32 index, const Block& block) {
-        if (FewQueries::of(args.work).way == FEW_HELD) {
+        const u32 way = FewQueries::of(args.work).way;
+        if (way == FEW_HELD) {
             if (args.v().dims[3] == 64) HeldAttention<T, 64>::run();
             else HeldAttention<T, 128>::run();
+#ifdef HOPPER
+        } else if (way == FEW_STREAMED) {
+            if (args.v().dims[3] == 64) StreamedAttention<T, 64>::run();
+            else StreamedAttention<T, 128>::run();
+#endif
         } else if (block.begin()) {
             StagedAttention<T>::run(args, index, block);
         }

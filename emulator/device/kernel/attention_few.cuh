@@ -8,7 +8,8 @@
 
 constexpr u32 FEW_QUERIES = 16, FEW_DEPTH = 512, FEW_ROWS = 16;  // rows: of a tile
 constexpr u32 STEP_KEYS = 16;                                    // that a warp takes at a time
-enum FewWay : u32 { FEW_NOT = 0, FEW_STAGED, FEW_HELD };        // many queries; keys in shared memory; in registers
+// Many queries; keys in shared memory; in registers; or there by way of shared memory, which the copy engine fills.
+enum FewWay : u32 { FEW_NOT = 0, FEW_STAGED, FEW_HELD, FEW_STREAMED };
 
 // How one instruction is shared out. A tile is 16 rows of one key head, up to 128 columns of v, and one split of the keys.
 // Measured before the tiles are counted, and kept in the detail of the work.
@@ -16,6 +17,8 @@ struct __align__(16) FewQueries {
     static constexpr u32 LEAST_KEYS = 64, ENOUGH_KEYS = 128;  // of a split: so many, where there are more than
     static constexpr u32 FEW_SPLITS = 8;                      // so many splits, which are taken up at once
     static constexpr u32 MOST_ROW_TILES = 0xffff;
+    static constexpr u32 EXPECTED_KEYS = 256;           // brought to the L2 cache ahead of what a tile waits for
+    static constexpr u32 STREAMED_NUMBERS = 256 * 128;  // of more keys of a split, the copy engine fetches each step's ahead
 
     // By the plan: partial results that the workspace holds, and where, in 1024 bytes; where in the exchange the result is left
     // for others, in 1024 bytes, plus 1; and where q comes to be there, together with the last key and value (FreshLine).
@@ -56,7 +59,8 @@ struct __align__(16) FewQueries {
         scale = s.scale;
         const bool plain = !args.has_mask() && s.softcap == 0.0f && s.keys < static_cast<u32>(FAR);
         const bool whole = copies_whole<Bits16>(q, 3) && copies_whole<Bits16>(args.k(), 3) && copies_whole<Bits16>(args.v(), 3);
-        if (plain && whole && (s.depth == 64 || s.depth == 128) && s.columns == s.depth) way = FEW_HELD;
+        if (plain && whole && (s.depth == 64 || s.depth == 128) && s.columns == s.depth)
+            way = EXCHANGES && takes == 0 && share * s.depth > STREAMED_NUMBERS ? FEW_STREAMED : FEW_HELD;
     }
     // n / divisor, where their product is below 2**32: a split's tiles are as few as blocks, a row has at most 16 queries.
     DEV static u32 quotient(u32 n, u32 divisor, u32 reciprocal) { return divisor == 1 ? n : __umulhi(n, reciprocal); }
@@ -228,14 +232,16 @@ template <u32 COLUMNS> struct FewResults {
             if (few.splits == 1) FewTarget(args, few, tile, row, quad * 4).store(sum, tile);
             else show(own + row * SHOWN_PITCH, quad, sum);
         }
-        if (few.splits == 1 || tile.split != 0) return;
+        if (few.splits != 1 && tile.split == 0) {
 #pragma unroll 1
-        for (u32 id = block.thread(); id < ids; id += WORKER_THREADS) {
-            const u32 row = min(id / LANES / QUADS, rows - 1), quad = id / LANES % QUADS;
-            const FewTarget to(args, few, tile, row, quad * 4);
-            const FewQuad sum = gather<LANES>(own + row * SHOWN_PITCH, quad, few.splits, few.groups * MOST, lane, block);
-            if (lane == 0) to.store(sum, tile);
+            for (u32 id = block.thread(); id < ids; id += WORKER_THREADS) {
+                const u32 row = min(id / LANES / QUADS, rows - 1), quad = id / LANES % QUADS;
+                const FewTarget to(args, few, tile, row, quad * 4);
+                const FewQuad sum = gather<LANES>(own + row * SHOWN_PITCH, quad, few.splits, few.groups * MOST, lane, block);
+                if (lane == 0) to.store(sum, tile);
+            }
         }
+        block.end();
     }
 
     // Of the parts, a lane adds those LANES apart. There is no branch: lanes would shuffle one by one behind it.

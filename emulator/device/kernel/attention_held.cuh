@@ -27,6 +27,79 @@ struct HeldLines {
     }
 };
 
+// The two rows of q that a lane has.
+struct HeldRows {
+    i64 query[2];             // where they lie, from the tile's first one on, in bytes
+    i32 first[2], behind[2];  // keys that they see
+
+    DEV HeldRows(const AttentionArgs& args, const FewQueries& few, const FewQueriesTile& tile, u32 g) {
+        const Tensor& q = args.q();
+        const i64 to_head = q.strides[1] * 2, to_query = q.strides[2] * 2;
+#pragma unroll
+        for (u32 half = 0; half < 2; ++half) {
+            const u32 line = g + 8 * half;
+            const FewQueriesRow row(few, tile.row + min(line, tile.rows - 1), q.dims[2]);
+            query[half] = row.head * to_head + row.query * to_query;
+            first[half] = few.begin + static_cast<i32>(row.query);
+            behind[half] = line < tile.rows ? min(static_cast<i32>(tile.end), few.end + static_cast<i32>(row.query)) : 0;
+        }
+    }
+    // Products with 16 keys, of which the lane has `key`, the next one and those 8 behind them, become logits.
+    DEV void hide(f32 (&scores)[2][4], u32 key, f32 scale) const {
+#pragma unroll
+        for (u32 j = 0; j < 2; ++j)
+#pragma unroll
+            for (u32 e = 0; e < 4; ++e) {
+                const i32 at = static_cast<i32>(key + 8 * j + e % 2);
+                scores[j][e] = at >= first[e / 2] && at < behind[e / 2] ? scores[j][e] * scale : -infinity();
+            }
+    }
+};
+
+// What a lane does with its part of 16 keys and their values.
+template <class T, u32 WIDTH> struct HeldProducts {
+    using Deep = uint4[2][WIDTH / 32];  // lines g, g + 8: chunks t + 4 i
+    using Values = uint4[4];            // keys 2 t, 2 t + 1, 2 t + 8, 2 t + 9: chunk g of 64 columns
+    using Sums = f32[8][4];             // of 64 columns: sums[j] is of columns 16 t + j and 16 t + 8 + j
+
+    static DEV void multiply_keys(f32 (&scores)[2][4], const Deep& q, const Deep& k) {
+#pragma unroll
+        for (u32 i = 0; i < WIDTH / 32; ++i) {
+            const u32 a[4] = {q[0][i].x, q[1][i].x, q[0][i].y, q[1][i].y}, b[4] = {q[0][i].z, q[1][i].z, q[0][i].w, q[1][i].w};
+#pragma unroll
+            for (u32 j = 0; j < 2; ++j) {
+                T::multiply(scores[j], a, k[j][i].x, k[j][i].y);
+                T::multiply(scores[j], b, k[j][i].z, k[j][i].w);
+            }
+        }
+    }
+    static DEV void multiply_values(Sums& sums, const f32 (&scores)[2][4], const Values& v) {
+        const u32 p[4] = {T::pack(scores[0][0], scores[0][1]), T::pack(scores[0][2], scores[0][3]), T::pack(scores[1][0], scores[1][1]),
+                          T::pack(scores[1][2], scores[1][3])};
+        multiply_pairs(sums[0], sums[1], p, v[0].x, v[1].x, v[2].x, v[3].x);
+        multiply_pairs(sums[2], sums[3], p, v[0].y, v[1].y, v[2].y, v[3].y);
+        multiply_pairs(sums[4], sums[5], p, v[0].z, v[1].z, v[2].z, v[3].z);
+        multiply_pairs(sums[6], sums[7], p, v[0].w, v[1].w, v[2].w, v[3].w);
+    }
+    // The sums of one row: `half` of those that the lane has.
+    static DEV void keep(f32* to, const Sums& sums, u32 half, u32 t) {
+#pragma unroll
+        for (u32 e = 0; e < 2; ++e)
+#pragma unroll
+            for (u32 j = 0; j < 8; j += 4) {
+                const u32 n = 2 * half + e;
+                *reinterpret_cast<float4*>(to + 16 * t + e * 8 + j) = make_float4(sums[j][n], sums[j + 1][n], sums[j + 2][n], sums[j + 3][n]);
+            }
+    }
+
+  private:
+    // Columns 8 g + j and 8 g + j + 1 of four keys.
+    static DEV void multiply_pairs(f32 (&low)[4], f32 (&high)[4], const u32 (&p)[4], u32 v0, u32 v1, u32 v8, u32 v9) {
+        T::multiply(low, p, __byte_perm(v0, v1, 0x5410), __byte_perm(v8, v9, 0x5410));
+        T::multiply(high, p, __byte_perm(v0, v1, 0x7632), __byte_perm(v8, v9, 0x7632));
+    }
+};
+
 // Where one query comes through the exchange, ahead of the ROPE that rotates it in memory, so does what the giver left for the last
 // key and value, which lie in memory as they lie in the exchange. Lanes rotate query and key for themselves, and put them in
 // the place of what they loaded from memory; values past the last one are that one, too. A warp has all its keys in one step then.
@@ -39,10 +112,11 @@ template <u32 WIDTH> struct FreshLine {
 template <class T, u32 WIDTH> struct HeldAttention {
     static constexpr u32 COLUMNS = 64, SIDES = WIDTH / COLUMNS, PARTS = WORKER_WARPS / SIDES, KEYS = PARTS * STEP_KEYS;
     using Warp = WarpAttention<T, STEP_KEYS, COLUMNS>;
-    using Running = typename Warp::Running;  // its sums in the order of `keep`
+    using Running = typename Warp::Running;
     using Results = FewResults<WIDTH>;
-    using Deep = uint4[2][WIDTH / 32];  // lines g, g + 8: chunks t + 4 i
-    using Values = uint4[4];            // keys 2 t, 2 t + 1, 2 t + 8, 2 t + 9: chunk g of the warp's columns
+    using Products = HeldProducts<T, WIDTH>;
+    using Deep = typename Products::Deep;
+    using Values = typename Products::Values;
 
     DEV static u32 parts(u32 keys) { return min(PARTS, (keys + STEP_KEYS - 1) / STEP_KEYS); }  // that have some
     DEV static u32 scratch(const FewQueries& few, u32 rows) { return Results::bytes(parts(few.share), min(FEW_ROWS, rows)); }
@@ -52,7 +126,7 @@ template <class T, u32 WIDTH> struct HeldAttention {
         const FewQueriesTile tile(few, args.work.first_tile, args.q().dims[2], WIDTH, WIDTH);
         const HeldLines keys(args.k(), tile.base(args.k(), tile.key_head), 0), values(args.v(), tile.base(args.v(), tile.key_head), 0);
 #pragma unroll 1
-        for (u32 key = tile.begin + lane; key < tile.end; key += WARP) {
+        for (u32 key = tile.begin + lane; key < min(tile.end, tile.begin + FewQueries::EXPECTED_KEYS); key += WARP) {
 #pragma unroll
             for (u32 line = 0; line < WIDTH / 64; ++line) {
                 keys.expect(key, line * 8);
@@ -68,7 +142,8 @@ template <class T, u32 WIDTH> struct HeldAttention {
         const FewQueriesTile tile(few, Kept::place().tile, args().q().dims[2], WIDTH, WIDTH);
         char* const workspace = block.launch()->workspace;  // asked for here, and waited for behind the barrier
         const bool has_keys = tile.begin + block.warp() / SIDES * STEP_KEYS < tile.end;
-        if (!(has_keys ? attend(args(), few, tile, block) : block.begin())) return;
+        const bool takes = EXCHANGES && few.takes != 0;
+        if (!(!has_keys ? block.begin() : takes ? attend<true>(args(), few, tile, block) : attend<false>(args(), few, tile, block))) return;
         block.sync();
         const AttentionArgs& again = args();
         const FewQueries& same = FewQueries::of(again.work);
@@ -79,62 +154,41 @@ template <class T, u32 WIDTH> struct HeldAttention {
   private:
     static DEV const AttentionArgs& args() { return AttentionArgs::of(Kept::shared().works[Kept::taken() % WORKS]); }
 
-    // False if the run is over.
-    static DEV bool attend(const AttentionArgs& args, const FewQueries& few, const FewQueriesTile& tile, const Block& block) {
+    // False if the run is over. TAKES: the query comes through the exchange, and maybe the last key and value.
+    template <bool TAKES> static DEV bool attend(const AttentionArgs& args, const FewQueries& few, const FewQueriesTile& tile, const Block& block) {
         const u32 g = block.lane() / 4, t = block.lane() % 4, end = tile.end;
         u32 key = tile.begin + block.warp() / SIDES * STEP_KEYS;
         const HeldLines keys(args.k(), tile.base(args.k(), tile.key_head), t);
         const HeldLines values(args.v(), tile.base(args.v(), tile.key_head), block.warp() % SIDES * (COLUMNS / 8) + g);
         const HeldLines queries(args.q(), tile.base(args.q(), tile.head), t);
-        const i64 to_head = args.q().strides[1] * 2;
-        i64 query[2];      // where this lane's two rows of q lie, from `queries` on
-        i32 first[2], behind[2];  // keys that this lane's two rows see
-#pragma unroll
-        for (u32 half = 0; half < 2; ++half) {
-            const u32 line = g + 8 * half;
-            const FewQueriesRow row(few, tile.row + min(line, tile.rows - 1), args.q().dims[2]);
-            query[half] = row.head * to_head + row.query * queries.pitch;
-            first[half] = few.begin + static_cast<i32>(row.query);
-            behind[half] = line < tile.rows ? min(static_cast<i32>(end), few.end + static_cast<i32>(row.query)) : 0;
-        }
+        const HeldRows rows(args, few, tile, g);
         if (!block.begin()) return false;
         Deep k, q;
         Values v;
         load_keys(k, keys, key + g, end);
         load_values(v, values, key + 2 * t, end);
-        FreshLine<WIDTH> fresh;
-        load_queries(q, fresh, args, few, tile, queries, query, keys, values, t);
-        if (EXCHANGES && fresh.line - key < STEP_KEYS) put_fresh(k, v, fresh, key, end, g, t);
+        if (TAKES) {
+            FreshLine<WIDTH> fresh;
+            take_queries(q, fresh, args, few, tile, queries, rows.query, keys, values, t);
+            if (fresh.line - key < STEP_KEYS) put_fresh(k, v, fresh, key, end, g, t);
+        } else {
+#pragma unroll
+            for (u32 half = 0; half < 2; ++half)
+#pragma unroll
+                for (u32 i = 0; i < WIDTH / 32; ++i) q[half][i] = queries.load_at(rows.query[half], 4 * i);
+        }
+        const u32 halves = tile.rows > 8 ? 2 : 1;
         Running r;
         r.clear();
 #pragma unroll 1
         for (;;) {
             const u32 next = key + KEYS;
             f32 scores[2][4] = {};
-#pragma unroll
-            for (u32 i = 0; i < WIDTH / 32; ++i) {
-                const u32 a[4] = {q[0][i].x, q[1][i].x, q[0][i].y, q[1][i].y}, b[4] = {q[0][i].z, q[1][i].z, q[0][i].w, q[1][i].w};
-#pragma unroll
-                for (u32 j = 0; j < 2; ++j) {
-                    T::multiply(scores[j], a, k[j][i].x, k[j][i].y);
-                    T::multiply(scores[j], b, k[j][i].z, k[j][i].w);
-                }
-            }
+            Products::multiply_keys(scores, q, k);
             if (next < end) load_keys(k, keys, next + g, end);
-#pragma unroll
-            for (u32 j = 0; j < 2; ++j)
-#pragma unroll
-                for (u32 e = 0; e < 4; ++e) {
-                    const i32 at = static_cast<i32>(key + 8 * j + 2 * t + e % 2);
-                    scores[j][e] = at >= first[e / 2] && at < behind[e / 2] ? scores[j][e] * few.scale : -infinity();
-                }
-            Warp::soften(scores, r);
-            const u32 p[4] = {T::pack(scores[0][0], scores[0][1]), T::pack(scores[0][2], scores[0][3]), T::pack(scores[1][0], scores[1][1]),
-                              T::pack(scores[1][2], scores[1][3])};
-            multiply_pairs(r, p, 0, v[0].x, v[1].x, v[2].x, v[3].x);
-            multiply_pairs(r, p, 2, v[0].y, v[1].y, v[2].y, v[3].y);
-            multiply_pairs(r, p, 4, v[0].z, v[1].z, v[2].z, v[3].z);
-            multiply_pairs(r, p, 6, v[0].w, v[1].w, v[2].w, v[3].w);
+            rows.hide(scores, key + 2 * t, few.scale);
+            Warp::soften(scores, r, halves);
+            Products::multiply_values(r.sums, scores, v);
             if (next >= end) break;
             key = next;
             load_values(v, values, key + 2 * t, end);
@@ -145,42 +199,33 @@ template <class T, u32 WIDTH> struct HeldAttention {
 
     // The query, and the last key and value where they come with it. What need not be asked for is the query once more: there is no
     // branch, because a 16-byte load whose result comes from one of two places goes to local memory.
-    static DEV void load_queries(Deep& q, FreshLine<WIDTH>& fresh, const AttentionArgs& args, const FewQueries& few, const FewQueriesTile& tile,
+    static DEV void take_queries(Deep& q, FreshLine<WIDTH>& fresh, const AttentionArgs& args, const FewQueries& few, const FewQueriesTile& tile,
                                  const HeldLines& queries, const i64 (&query)[2], const HeldLines& keys, const HeldLines& values, u32 t) {
-        const bool takes = EXCHANGES && few.takes != 0;
         const u32 last = args.k().dims[2] - 1;
-        fresh.line = takes && last - tile.begin < tile.end - tile.begin ? last : ~0u;
-        const i64 moved = takes ? exchange_at(args.work, few.takes) - in_global(args.q().data) : 0;  // from memory to the exchange
+        fresh.line = last - tile.begin < tile.end - tile.begin ? last : ~0u;
+        const i64 moved = exchange_at(args.work, few.takes) - in_global(args.q().data);  // from memory to the exchange
         const char* const own = queries.base + query[0];
         const bool more = fresh.line != ~0u;
         const char* const key = more ? keys.base + last * keys.pitch : own;
         const char* const value = more ? values.base + last * values.pitch : own;
-        const HeldTables<T, WIDTH> tables(args.work.operands + TABLES_SLOT, t, takes, own);
-        const auto load = [&](const char* p) {
-            if (!takes && !range_in_bounds(args.q(), p, CHUNK_BYTES)) return make_uint4(0, 0, 0, 0);
-            return load_relaxed_16(reinterpret_cast<const f32*>(p + moved));
-        };
+        const HeldTables<T, WIDTH> tables(args.work.operands + TABLES_SLOT, t, true, own);
+        const auto load = [&](const char* p) { return load_relaxed_16(reinterpret_cast<const f32*>(p + moved)); };
         const auto look = [&] {
             u32 most = 0;
 #pragma unroll
             for (u32 i = 0; i < WIDTH / 32; ++i) {
                 q[0][i] = load(queries.base + query[0] + 4 * i * CHUNK_BYTES);
                 q[1][i] = load(queries.base + query[1] + 4 * i * CHUNK_BYTES);
-                most = max(most, max(most_of(q[0][i]), most_of(q[1][i])));
-                if (!EXCHANGES) continue;
                 fresh.key[i] = load(key + 4 * i * CHUNK_BYTES);
-                most = max(most, most_of(fresh.key[i]));
+                most = max(most, max(most_of(q[0][i]), max(most_of(q[1][i]), most_of(fresh.key[i]))));
             }
-            if (EXCHANGES) {
-                fresh.value = load(value);
-                most = max(most, most_of(fresh.value));
-            }
-            return __all_sync(0xffffffffu, !takes || most != NOT_THERE);
+            fresh.value = load(value);
+            most = max(most, most_of(fresh.value));
+            return __all_sync(0xffffffffu, most != NOT_THERE);
         };
         const Launch* const launch = shared_state().launch;
         // After a trap, whatever is there: the other warps count on this one.
         if (!spin(launch, look, [&] { raise(launch, TRAP_TIMEOUT, present_instruction(), WAITED_FOR_RESULTS); })) stop(shared_state());
-        if (!takes) return;
         tables.rotate_line(q[0]);
         if (tile.rows > 8) tables.rotate_line(q[1]);  // else nobody asks for what becomes of it
         tables.rotate_line(fresh.key);
@@ -208,13 +253,7 @@ template <class T, u32 WIDTH> struct HeldAttention {
 #pragma unroll
         for (u32 j = 0; j < 4; ++j) v[j] = lines.load(min(key + j % 2 + j / 2 * 8, end - 1), 0);
     }
-    // Columns 8 g + j and 8 g + j + 1 of four keys.
-    static DEV void multiply_pairs(Running& r, const u32 (&p)[4], u32 j, u32 v0, u32 v1, u32 v8, u32 v9) {
-        T::multiply(r.sums[j], p, __byte_perm(v0, v1, 0x5410), __byte_perm(v8, v9, 0x5410));
-        T::multiply(r.sums[j + 1], p, __byte_perm(v0, v1, 0x7632), __byte_perm(v8, v9, 0x7632));
-    }
-
-    // A warp's results, of the rows that exist: sums[j] is of columns 16 t + j and 16 t + 8 + j.
+    // A warp's results, of the rows that exist.
     static DEV void keep(const Running& r, f32* parts, u32 rows, const Block& block) {
         const u32 g = block.lane() / 4, t = block.lane() % 4, part = block.warp() / SIDES, side = block.warp() % SIDES;
 #pragma unroll
@@ -225,13 +264,7 @@ template <class T, u32 WIDTH> struct HeldAttention {
             if (g + 8 * half >= rows) continue;
             f32* const to = Results::line(parts, part, rows, g + 8 * half);
             if (t == 0 && side == 0) *reinterpret_cast<float2*>(to + WIDTH) = make_float2(r.top[half], total);
-#pragma unroll
-            for (u32 e = 2 * half; e < 2 * half + 2; ++e)
-#pragma unroll
-                for (u32 j = 0; j < 8; j += 4) {
-                    *reinterpret_cast<float4*>(to + side * COLUMNS + 16 * t + e % 2 * 8 + j) =
-                        make_float4(r.sums[j][e], r.sums[j + 1][e], r.sums[j + 2][e], r.sums[j + 3][e]);
-                }
+            Products::keep(to + side * COLUMNS, r.sums, half, t);
         }
     }
 };

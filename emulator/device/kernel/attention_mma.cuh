@@ -80,10 +80,12 @@ template <class T, u32 KEYS, u32 COLUMNS> struct WarpAttention {
             }
     }
 
-    // Turns scores into probabilities relative to the running maximum, which rises as needed.
-    static DEV void soften(f32 (&scores)[BLOCKS][4], Running& r) {
+    // Turns scores into probabilities relative to the running maximum, which rises as needed. With one of the two `halves`, those
+    // of rows from 8 on stay as they are.
+    static DEV void soften(f32 (&scores)[BLOCKS][4], Running& r, u32 halves = 2) {
 #pragma unroll
         for (u32 half = 0; half < 2; ++half) {
+            if (half == halves) break;
             f32 top = r.top[half];
 #pragma unroll
             for (u32 j = 0; j < BLOCKS; ++j) top = fmaxf(top, fmaxf(scores[j][2 * half], scores[j][2 * half + 1]));

@@ -108,6 +108,8 @@ DEV void named_barrier_arrive(u32 id, u32 threads) { asm volatile("bar.arrive %0
 DEV void mbarrier_init(u64* b, u32 count) {
     asm volatile("mbarrier.init.shared.b64 [%0], %1;" ::"r"(shared_address(b)), "r"(count) : "memory");
 }
+// Behind a barrier's last use: its memory is for something else.
+DEV void mbarrier_end(u64* b) { asm volatile("mbarrier.inval.shared.b64 [%0];" ::"r"(shared_address(b)) : "memory"); }
 // Makes fresh barriers known to the copy engine.
 DEV void fence_barrier_init() {
 #ifdef HOPPER
@@ -341,6 +343,11 @@ DEV void tensor_load_im2col(u32 shared, const void* map, u64* full, i32 c, i32 l
     asm volatile("cp.async.bulk.tensor.4d.shared::cluster.global.im2col.mbarrier::complete_tx::bytes [%0], [%1, {%3, %4, %5, %6}], [%2], {%7, %8};"
                  ::"r"(shared), "l"(map), "r"(shared_address(full)), "r"(c), "r"(left), "r"(top), "r"(sample),
                    "h"(static_cast<u16>(right)), "h"(static_cast<u16>(down)) : "memory");
+}
+// Copies `bytes` that lie together, a multiple of 16, as all addresses are.
+DEV void bulk_load(u32 shared, const char* from, u32 bytes, u64* full) {
+    asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];"
+                 ::"r"(shared), "l"(from), "r"(bytes), "r"(shared_address(full)) : "memory");
 }
 DEV void tensor_load_5d(u32 shared, const void* map, u64* full, i32 c0, i32 c1, i32 c2, i32 c3, i32 c4) {
     asm volatile("cp.async.bulk.tensor.5d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, {%3, %4, %5, %6, %7}], [%2];"

@@ -182,6 +182,10 @@ CASES = {
     "rows beyond a tile": ("causal window=90", kv("f16", 1, 8, 2, 9, 200, 64), {}),
     "one split": ("position=20 causal", kv("bf16", 2, 4, 2, 3, 100, 64), {}),
     "no key": ("causal position=-2", kv("bf16", 1, 4, 2, 4, 300, 64), {}),
+    "many keys": ("", kv("bf16", 1, 8, 2, 1, 1300, 64), {}),
+    "many keys of a wide token": ("causal position=1100", kv("f16", 1, 3, 1, 1, 1201, 128), {}),
+    "many keys of tokens": ("causal window=700", kv("bf16", 2, 4, 1, 9, 1201, 64), {}),
+    "more keys of tokens": ("causal window=1100", kv("bf16", 2, 4, 1, 3, 1201, 64), {}),
     "masked token": ("", kv("bf16", 1, 8, 2, 2, 400, 64) | {"mask": "bool[2, 400]"}, {}),
 }  # fmt: skip
 
@@ -189,6 +193,7 @@ CASES = {
 SMALL = (
     "one tile", "halves", "half a tile", "half", "wide half", "steep", "wide steep", "more queries", "half a token",
     "token softcap", "masked token", "five tokens", "rows beyond a tile", "one split", "no key",
+    "many keys", "many keys of a wide token", "many keys of tokens", "more keys of tokens",
 )  # fmt: skip
 
 
@@ -203,6 +208,26 @@ def test_results_on_the_emulated_device(name, hopper):
     outputs = CpuSession(program, hopper=hopper, seed=1).run(given).outputs
     result = Result(outputs, {}, {}, "cpu", 0.0)
     assert [c for c in compare(program, given, result) if not c.ok] == []
+
+
+@cpu_machine.needs_compiler
+@pytest.mark.parametrize("checked", [False, True])
+@pytest.mark.parametrize(("depth", "keys"), [(64, 1301), (128, 600)])
+def test_lines_of_many_keys_may_be_apart(depth, keys, checked):
+    """Each is a copy of its own then; in whatever order these come, results have the same bits."""
+    program = assemble(f"""
+.input q : bf16[1, 4, 1, {depth}]
+.input k : bf16[1, {keys}, 2, {depth}]
+.input v : bf16[1, 2, {keys}, {depth}]
+.output y : bf16[1, 4, 1, {depth}]
+main:
+    ATTENTION y, q, k.permute(0, 2, 1, 3), v
+    HALT
+""")
+    given = tensors(program, {}, np.random.default_rng(11))
+    outputs = [CpuSession(program, hopper=True, checked=checked, seed=seed).run(given).outputs for seed in range(2)]
+    assert [c for c in compare(program, given, Result(outputs[0], {}, {}, "cpu", 0.0)) if not c.ok] == []
+    assert outputs[0]["y"].tobytes() == outputs[1]["y"].tobytes()
 
 
 @cpu_machine.needs_compiler

@@ -64,6 +64,7 @@ struct Mbarrier {
 static_assert(sizeof(Mbarrier) == 8, "as the hardware's");
 inline Mbarrier& barrier_at(u64* b) { shared_address(b); return *reinterpret_cast<Mbarrier*>(b); }
 inline void mbarrier_init(u64* b, u32 count) { Mbarrier& m = barrier_at(b); m.phase = 0; m.count = m.pending = count; m.bytes = Mbarrier::BIAS; }
+inline void mbarrier_end(u64*) {}
 inline void mbarrier_arrive(u64* b) {
     Mbarrier& m = barrier_at(b);
     if (m.pending == 0) broken("one arrival too many at an mbarrier");
@@ -172,6 +173,11 @@ inline void tensor_share_5d(u32 s, const void* m, u64* f, i32 a, i32 b, i32 c, i
 inline void tensor_load_2d(u32 s, const void* m, u64* f, i32 a, i32 b) { tensor_load_(s, m, f, {a, b, 0, 0, 0}, 2); }
 inline void tensor_load_3d(u32 s, const void* m, u64* f, i32 a, i32 b, i32 c) { tensor_load_(s, m, f, {a, b, c, 0, 0}, 3); }
 inline void tensor_load_4d(u32 s, const void* m, u64* f, i32 a, i32 b, i32 c, i32 d) { tensor_load_(s, m, f, {a, b, c, d, 0}, 4); }
+inline void bulk_load(u32 shared, const char* from, u32 bytes, u64* full) {
+    if (shared % 16 || reinterpret_cast<u64>(from) % 16 || bytes % 16) broken("a misaligned copy");
+    char* const to = shared_memory + shared;
+    in_flight_.push_back([=] { memcpy(to, from, bytes); land_(full, bytes); });
+}
 inline void prefetch_to_stay(const char*, u32) {}
 inline void tensor_load_5d(u32 s, const void* m, u64* f, i32 a, i32 b, i32 c, i32 d, i32 e) { tensor_load_(s, m, f, {a, b, c, d, e}, 5); }
 // Copies to memory, as late as may be: shared memory is read when that is waited for, and memory written when that is.
