@@ -140,7 +140,7 @@ class Costs:
     piece: int = 1440  # to finish 16 rows of 64 columns, per warp
     alone: int = 2300  # both of a tile whose depth the warpgroups share,
     low: int = 1700  # and of one of few rows,
-    turn: int = 300  # where these are more than 32, for 32 more,
+    turn: int = 800  # where these are more than 32, for 32 more,
     higher: int = 50  # and of a slice of one of these
     box: int = 4000  # and of one whose result the copy engine stores
     tall: int = 2600  # of those, of one of 256 rows,
