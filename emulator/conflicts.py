@@ -7,7 +7,8 @@ from collections.abc import Collection, Sequence
 from itertools import pairwise
 
 from dla.emulator.blocks import BARRIERS, Accesses, Timelines, block_starts
-from dla.isa.program import Program
+from dla.isa.descriptor import Dynamic
+from dla.isa.program import Instruction, Program
 
 WINDOW = 1024
 """Neighbouring instructions of a block among which dependencies are transitively reduced: bounds time and memory."""
@@ -118,7 +119,7 @@ def _serial(program: Program) -> list[Sequence[int]]:
             before = everything
         result.append(before if instruction.row.operands else ())
         if instruction.row.operands:
-            before = (index,)
+            before = (*before, index) if _may_be_empty(instruction) else (index,)
     return result
 
 
@@ -126,7 +127,8 @@ def _reduced(program: Program, found: dict[int, set[int]]) -> list[Sequence[int]
     """`found` without those that others among them wait for already, as sorted tuples.
 
     Sound inside one straight-line stretch of code only: there, all executions of j that come before i come before
-    the executions of k between j and i too.
+    the executions of k between j and i too. And only through what is sure to wait: an instruction whose dims a
+    register makes 0 has no work, and waits for nobody.
     """
     starts = block_starts(program)
     stretch_of: list[int] = []
@@ -143,14 +145,20 @@ def _reduced(program: Program, found: dict[int, set[int]]) -> list[Sequence[int]
             if not mask >> (j - begin) & 1:
                 kept.append(j)
                 mask |= ancestors[j] | 1 << (j - begin)
-        ancestors.append(mask)
+        ancestors.append(0 if _may_be_empty(instruction) else mask)
         result.append(kept)
     for index, others in found.items():
         near = [j for j in others if stretch_of[index] <= j < index]
         # Nothing but what lies between runs between `near` and this one, so what those wait for is complete.
-        far = others.difference(near, *(found[j] for j in near))
+        sure = (j for j in near if not _may_be_empty(program.instructions[j]))
+        far = others.difference(near, *(found[j] for j in sure))
         result[index] = tuple(sorted([*result[index], *_reduce_far(far, stretch_of, ancestors)]))
     return [tuple(r) for r in result]
+
+
+def _may_be_empty(instruction: Instruction) -> bool:
+    """Whether a dim that a register holds can be 0: then it may be an instruction without work."""
+    return any(isinstance(dim, Dynamic) for d in instruction.operands if d is not None for dim in d.dims)
 
 
 def _reduce_far(far: Collection[int], stretch_of: Sequence[int], ancestors: Sequence[int]) -> list[int]:

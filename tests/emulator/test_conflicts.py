@@ -221,3 +221,24 @@ def test_neighbours_of_a_window_are_still_ordered() -> None:
     chain = [ew(ping, pong, pong) if i % 2 else ew(pong, ping, ping) for i in range(length)]
     found = straight(*chain)
     assert all(a in c for (a, _), c in zip(pairwise(range(length)), found[1:], strict=True))
+
+
+@pytest.mark.parametrize(("rows", "waited"), [("s7", (0, 1)), ("5", (1,))])
+@pytest.mark.parametrize("paths", ["few", "too many"])
+def test_nobody_waits_for_the_sake_of_what_may_have_nothing_to_do(rows, waited, paths, monkeypatch):
+    """Where n is 0, the copy waits for nothing, and is done before the product is."""
+    if paths == "too many":
+        monkeypatch.setattr(conflicts_module, "EFFORT", 0)
+        monkeypatch.setattr(conflicts_module, "_EFFORT_FREE", 0)
+    program = dla.assemble(f"""
+.dim n s7 8
+.input x : bf16[64, 64]
+.output a : bf16[64, 64]
+.scratch b : bf16[64, 64]
+main:
+    GEMM a, x, x
+    COPY b[0:{rows}], a[0:{rows}]
+    FILL a, 1
+    HALT
+""")
+    assert conflicts(program)[2] == waited

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 import pytest
 
@@ -221,3 +222,23 @@ def test_parts_give_the_same_bits_on_a_gpu(monkeypatch):
         session = DeviceMachine(only=frozenset({"GEMM"})).load(program)
         seen += [session.run(inputs_of(program)).outputs["y"].tobytes() for _ in range(2)]
     assert set(seen) == {seen[0]}
+
+
+@cpu_machine.needs_compiler
+def test_an_instruction_without_work_keeps_nobody_apart():
+    """What comes behind it waits for what came before it, in whatever order blocks get on."""
+    program = assemble("""
+.dim n s7 8
+.input x : bf16[64, 64]
+.output a : bf16[64, 64]
+.scratch b : bf16[64, 64]
+main:
+    GEMM a, x, x act=tanh
+    COPY b[0:s7], a[0:s7]
+    FILL a, 1
+    HALT
+""")
+    session = CpuSession(program, hopper=True)
+    x = np.random.default_rng(0).normal(size=(64, 64)).astype(ml_dtypes.bfloat16)
+    for session.seed in range(12):
+        assert (session.run({"x": x}, {"n": 0}).outputs["a"] == 1).all()
