@@ -158,10 +158,10 @@ def test_a_trial_repeats_the_instruction_with_other_weights_each_time(cache):
 def test_trials_compute_what_the_instruction_says(cache):
     """The kernel, on the CPU, executes the programs that are timed, in every way, within their bounds."""
     text = """
-.input a : f16[72, 128]
+.input a : f16[100, 128]
 .input b : f16[128, 136]
 .input bias : f16[136]
-.output y : f16[72, 136]
+.output y : f16[100, 136]
 main:
     GEMM y, a, b bias=bias act=gelu
     HALT
