@@ -109,7 +109,10 @@ class _Walk:
 
 
 def _serial(program: Program) -> list[Sequence[int]]:
-    """Everything in program order: inside a block each waits for the one before, its first one for all there are."""
+    """Everything in program order: inside a block each waits for the one before, its first one for all there are.
+
+    So does what comes behind one that may have no work.
+    """
     starts = block_starts(program)
     result: list[Sequence[int]] = []
     everything = tuple(i for i, instruction in enumerate(program.instructions) if instruction.row.operands)
@@ -119,7 +122,7 @@ def _serial(program: Program) -> list[Sequence[int]]:
             before = everything
         result.append(before if instruction.row.operands else ())
         if instruction.row.operands:
-            before = (*before, index) if _may_be_empty(instruction) else (index,)
+            before = everything if _may_be_empty(instruction) else (index,)
     return result
 
 
