@@ -98,7 +98,7 @@ def _in_turn(instruction: Instruction, chosen: Schedule, context: Context) -> Sc
     decision = chosen.decision
     if decision is None or decision.seconds is not None or any(offer.even is None for offer in decision.offers):
         return chosen
-    taken = next(offer for offer in decision.offers if offer.choice == decision.choice)
+    taken = decision.offer
     best = min(decision.offers, key=even_clocks)
     if even_clocks(best) > WORTH_ANOTHER_WAY * even_clocks(taken):
         return chosen
@@ -114,7 +114,7 @@ def even_clocks(offer: Offer[Any]) -> float:
 def _is_worth(instruction: Instruction, chosen: Schedule, blocks: int) -> bool:
     decision, out = chosen.decision, instruction.operands[0]
     if chosen.path in (PATH_GEMM, PATH_CONV) and decision is not None:
-        return next(offer.clocks for offer in decision.offers if offer.choice == decision.choice) >= WORTH
+        return decision.offer.clocks >= WORTH
     if chosen.path == PATH_FLASH:
         return chosen.tiles >= blocks
     products = ("GEMM", "CONV", "ATTENTION")

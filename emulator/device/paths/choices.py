@@ -58,6 +58,11 @@ class Decision(Generic[C]):
     choice: C
     seconds: float | None = None
 
+    @property
+    def offer(self) -> Offer[C]:
+        """The offer of that way."""
+        return next(offer for offer in self.offers if offer.choice == self.choice)
+
 
 def decide(key: str, offers: Sequence[Offer[C]], choices: Choices | None) -> Decision[C]:
     """The way that was measured to be quickest, if it is among `offers`; else the first of them, the cheapest."""
@@ -75,7 +80,7 @@ def preferring(decision: Decision[C], extra: Callable[[C], float | None], worth:
     `extra`: clocks that this takes a way; None for those that cannot do it.
     """
     priced = [(o.clocks + more, o) for o in decision.offers if (more := extra(o.choice)) is not None]
-    limit = worth + next((o.clocks for o in decision.offers if o.choice == decision.choice), 0.0)
+    limit = worth + decision.offer.clocks
     clocks, best = min(priced, key=lambda p: p[0], default=(limit + 1.0, None))
     return decision if best is None or clocks > limit else Decision(decision.key, decision.offers, best.choice)
 

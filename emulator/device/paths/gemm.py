@@ -301,7 +301,7 @@ class _Scheduler:
     def _is_better_low(self, decision: Decision[Choice]) -> bool:
         """Whether a product of few rows, which could be streamed, is clearly quicker in low tiles."""
         best = WORTH_LOW * stream.clocks(self.instruction)
-        return decision.choice.tile.low and decision.offers[0].clocks < best
+        return decision.choice.tile.low and decision.offer.clocks < best
 
     def _norm_clocks(self, choice: Choice, shape: tuple[int, int, int]) -> float | None:
         """What a NORM takes in tiles that can do it; None of others."""
