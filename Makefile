@@ -44,7 +44,7 @@ format: $(VENV)/.dev
 # An editable install maps `dla` to this folder by an import hook that mypy does not see; a link shows it.
 types: $(VENV)/.dev
 	@mkdir -p $(VENV)/src && ln -sfn ../.. $(VENV)/src/dla
-	MYPYPATH=$(VENV)/src $(BIN)/mypy -p dla.isa -p dla.assembler -p dla.compiler -p dla.emulator -m dla.onnx_backend -m dla.cli
+	MYPYPATH=$(VENV)/src $(BIN)/mypy -p dla.isa -p dla.assembler -p dla.compiler -p dla.emulator -p dla.profiler -m dla.onnx_backend -m dla.cli
 
 kernel: $(VENV)/.dev
 	$(BIN)/python -m dla.emulator.device.check_build

@@ -31,6 +31,12 @@ def disassemble(program: Program) -> str:
     return _Disassembly(program).run()
 
 
+def instruction_texts(program: Program) -> list[str]:
+    """Each instruction as `disassemble` writes it, without labels, messages and comments."""
+    disassembly = _Disassembly(program)
+    return [disassembly.instruction_text(instruction) for instruction in program.instructions]
+
+
 @dataclass
 class _Disassembly:
     """The state of one run of the disassembler."""
@@ -139,7 +145,7 @@ class _Disassembly:
         block = [";" + text for text in self._comments[places.ABOVE_LABEL, index]]
         block += [f"{quoted(name)}:" for name in labels]
         block += ["    ;" + text for text in self._comments[places.ABOVE, index]]
-        text = self._instruction_text(instruction, width)
+        text = self.instruction_text(instruction, width)
         if index in self._messages:
             text += f"  {json.dumps(self._messages[index], ensure_ascii=False)}"
         rows = self._beside(["    " + text], places.BESIDE, index)
@@ -167,7 +173,8 @@ class _Disassembly:
             self.lines.append(f".line {wanted - height + 1}")
             self._shift = wanted - height - len(self.lines)
 
-    def _instruction_text(self, instruction: Instruction, width: int) -> str:
+    def instruction_text(self, instruction: Instruction, width: int = 0) -> str:
+        """One instruction; its name takes `width` characters at least."""
         arguments = _Arguments(instruction)
         first, names = [], positional_names(instruction.row, instruction.sub)
         last = max((i for i, name in enumerate(names) if arguments.given(name)), default=-1)

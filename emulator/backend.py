@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any, Protocol
 
 from dla.emulator.result import Result
+from dla.emulator.trace import Trace
 from dla.isa.dtypes import Array
 from dla.isa.program import Program
 
@@ -34,6 +35,17 @@ class Session(Protocol):
         dims, of which those that the inputs' shapes give may be left out. Raises InputError before the run, Trap
         during it; after a Trap, state is as it was before the run.
         """
+        ...
+
+
+class TracedSession(Session, Protocol):
+    """A session whose machine records what it does: every one of GoldenMachine, those of DeviceMachine(traced=True)."""
+
+    recorded: Trace | None
+    """Of the last `trace`, also where that ended in a trap: then of what ran before it."""
+
+    def trace(self, inputs: Mapping[str, Any], dims: Mapping[str, int] | None = None) -> tuple[Result, Trace]:
+        """As `run`, and when each instruction ran. Raises what `run` raises."""
         ...
 
 

@@ -1,13 +1,28 @@
-"""What an instruction costs at its bounds: operations and bytes. The profiler's roofline stands on these."""
+"""What an instruction costs: operations and bytes. The profiler's roofline stands on these."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
+from dataclasses import replace
 
 from dla.isa import shapes
-from dla.isa.descriptor import Descriptor
+from dla.isa.descriptor import Descriptor, Dim, Dynamic
 from dla.isa.program import Instruction
 from dla.isa.table import Role
+
+
+def sized(instruction: Instruction, sizes: Mapping[int, int]) -> Instruction:
+    """`instruction` with the dims that integer registers hold as constants: by `sizes`, else their bounds.
+
+    A size beyond a dim's bound, which machines refuse, counts as the bound.
+    """
+
+    def one(dim: Dim) -> Dim:
+        return min(sizes.get(dim.register, dim.bound), dim.bound) if isinstance(dim, Dynamic) else dim
+
+    operands = tuple(d and replace(d, dims=tuple(one(dim) for dim in d.dims)) for d in instruction.operands)
+    return replace(instruction, operands=operands)
 
 
 def flops(instruction: Instruction) -> int:

@@ -13,6 +13,7 @@ import numpy as np
 
 from dla.emulator.blocks import BARRIERS, block_dependencies, block_starts
 from dla.emulator.golden.memory import Memory, Resolved
+from dla.emulator.golden.recorder import Recorder
 from dla.emulator.golden.scalar import Registers, alu, compare
 from dla.emulator.result import Probe, statistics
 from dla.isa.descriptor import Segment
@@ -51,6 +52,7 @@ class Execution:
     def __init__(
         self, program: Program, memory: Memory, registers: Registers, accumulator: np.dtype[Any],
         trace: Callable[[Executed], None] | None = None, perturb: Perturb | None = None, timeout: float | None = None,
+        recorder: Recorder | None = None,
     ) -> None:  # fmt: skip
         self.probes: dict[int, Probe] = {}
         self._program = program
@@ -59,6 +61,7 @@ class Execution:
         self._accumulator = accumulator
         self._trace = trace
         self._perturb = perturb
+        self._recorder = recorder
         self._deadline = math.inf if timeout is None else time.perf_counter() + timeout
         self._messages = dict(program.debug.messages) if program.debug else {}
         self._attributes: dict[int, dict[str, Any]] = {}  # with defaults, by instruction index
@@ -103,6 +106,11 @@ class Execution:
         try:
             if time.perf_counter() > self._deadline:
                 raise TimeoutTrap("timeout", "the run took longer than it was allowed to")
+            if self._recorder is not None:
+                recorded_from = time.perf_counter_ns()
+                following = self._execute(index)
+                self._recorder(index, recorded_from)
+                return following
             if self._trace is None:
                 return self._execute(index)
             places = self._places(self._program.instructions[index])

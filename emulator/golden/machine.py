@@ -13,14 +13,19 @@ import numpy as np
 from dla.emulator.binding import Bound, bind, bind_state, to_host
 from dla.emulator.golden.execution import Executed, Execution, Perturb
 from dla.emulator.golden.memory import ConstMemory, Memory, new_state, tensor_views
+from dla.emulator.golden.recorder import Recorder
 from dla.emulator.golden.scalar import Registers
 from dla.emulator.result import Result
+from dla.emulator.trace import Trace
 from dla.isa import weights
 from dla.isa.descriptor import Segment
 from dla.isa.dtypes import Array
-from dla.isa.errors import InputError
+from dla.isa.errors import InputError, Trap
 from dla.isa.program import Program
 from dla.isa.reach import Reach
+
+TRACED_EXECUTIONS = 2**20
+"""Executions of instructions that a trace has room for: 24 MiB while it runs."""
 
 
 @dataclass(frozen=True)
@@ -56,6 +61,8 @@ class GoldenSession:
         self._const = ConstMemory(weights.blocks(program))
         self._reach = Reach(program)
         self._state = new_state(program)
+        self.recorded: Trace | None = None
+        """Of the last `trace`, also where that ended in a trap."""
 
     @property
     def state(self) -> Mapping[str, Array]:
@@ -70,9 +77,24 @@ class GoldenSession:
 
     def run(self, inputs: Mapping[str, Any], dims: Mapping[str, int] | None = None) -> Result:
         """Run to HALT. Raises InputError before the run, Trap during it; after a Trap, state is unchanged."""
+        return self._within_memory(bind(self.program, inputs, dims), None)
+
+    def trace(self, inputs: Mapping[str, Any], dims: Mapping[str, int] | None = None) -> tuple[Result, Trace]:
+        """As `run`, and when each instruction ran. After a Trap, `recorded` has what ran before it."""
+        recorder = Recorder(TRACED_EXECUTIONS)
+        self.recorded = None
         bound = bind(self.program, inputs, dims)
         try:
-            return self._run(bound)
+            result = self._within_memory(bound, recorder)
+        except Trap:
+            self.recorded = recorder.trace()
+            raise
+        self.recorded = trace = recorder.trace()
+        return result, trace
+
+    def _within_memory(self, bound: Bound, recorder: Recorder | None) -> Result:
+        try:
+            return self._run(bound, recorder)
         except MemoryError as error:
             needed = sum(self.program.segment_bytes.values())
             raise InputError(
@@ -80,7 +102,7 @@ class GoldenSession:
                 hint="use smaller dims, or a computer with more memory",
             ) from error
 
-    def _run(self, bound: Bound) -> Result:
+    def _run(self, bound: Bound, recorder: Recorder | None) -> Result:
         machine = self._machine
         state = self._state.copy()
         memory = Memory(self.program, self._const, self._reach, state, watch=machine.watch)
@@ -89,10 +111,15 @@ class GoldenSession:
         execution = Execution(
             self.program, memory, Registers.at_start(self.program, bound.dims),
             np.dtype(np.float64 if machine.accumulate == "f64" else np.float32), machine.trace, machine.perturb,
-            machine.timeout,
+            machine.timeout, recorder,
         )  # fmt: skip
+        order = None if machine.shuffle is None else random.Random(machine.shuffle)
         began = time.perf_counter()
-        execution.run(None if machine.shuffle is None else random.Random(machine.shuffle))
+        if recorder is None:
+            execution.run(order)
+        else:
+            with recorder:
+                execution.run(order)
         elapsed = time.perf_counter() - began
         outputs = execution.outputs()
         self._state = state

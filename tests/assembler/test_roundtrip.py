@@ -14,7 +14,7 @@ from hypothesis.extra.lark import from_lark
 from lark import Lark
 from random_programs import random_program
 
-from dla.assembler import assemble, assemble_file, disassemble
+from dla.assembler import assemble, assemble_file, disassemble, instruction_texts
 from dla.assembler.syntax import GRAMMAR
 from dla.isa.container import read_bytes, write_bytes
 from dla.isa.errors import AssemblyError, Diagnostic
@@ -177,3 +177,11 @@ def test_a_program_without_debug_section_gets_labels() -> None:
     assert "L2:\n" in disassemble(program)
     named = replace(program, debug=Debug("<string>", (), (("L2", 1),)))
     assert "L2_:\n" in disassemble(named)
+
+
+def test_single_instructions_are_written_as_in_the_whole_text() -> None:
+    """Views and labels have their names; what stands around an instruction is left out."""
+    text = ".program p\n.input x : f32[n <= 4, 8]\n.output y : f32[n, 4]\nmain:\n  BR out if=p0\n"
+    text += '  COPY y, x[:, :4] ; half\n  PROBE y "seen"\nout:\n  HALT\n'
+    texts = instruction_texts(assemble(text))
+    assert texts == ["BR out  if=p0", "COPY y, x[:, 0:4]", "PROBE y", "HALT"]

@@ -68,3 +68,12 @@ def test_every_example_has_a_cost(mnemonic: str) -> None:
         if instruction.row.unit is Exec.TENSOR:
             assert cost.flops(instruction) >= 0
             assert cost.bytes_moved(instruction) > 0
+
+
+def test_dims_of_a_run_take_the_place_of_bounds() -> None:
+    """Registers whose values are known count as they are, others at their bounds, and no size beyond a bound."""
+    found = one(MATRICES, "GEMM c, a, b")
+    register = found.operands[1].dims[1].register  # type: ignore[union-attr]
+    assert cost.flops(cost.sized(found, {register: 2})) == 2 * 5 * 2 * 3
+    assert cost.bytes_moved(cost.sized(found, {register: 2})) == 2 * 10 + 2 * 6 + 4 * 15
+    assert cost.flops(cost.sized(found, {})) == cost.flops(cost.sized(found, {register: 99})) == cost.flops(found)
