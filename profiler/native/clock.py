@@ -1,0 +1,101 @@
+"""Timing a native kernel: by events inside CUDA graphs on a GPU, by the clock on a CPU; with caches cold and warm."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable
+from typing import Any, Protocol
+
+import torch
+
+FLUSH_BYTES = {"cuda": 2**28, "cpu": 2**26}
+"""Several times the largest cache of any device at hand."""
+HEAD_START_CYCLES = 400_000
+"""Of waiting on the GPU before each timed action, so that the host has enqueued all of it: about 0.2 ms."""
+MOST_ROUNDS, FEWEST_ROUNDS = 31, 3
+_WARMING = 3  # runs before a graph is captured: what is done only once is done then
+
+Action = Callable[[], Any]
+
+
+class Clock(Protocol):
+    """Times actions on one device."""
+
+    device: str
+
+    def prepared(self, action: Action) -> Action:
+        """`action` as it is to be timed."""
+        ...
+
+    def once(self, action: Action, *, cold: bool) -> float:
+        """Seconds of one execution."""
+        ...
+
+
+def median(clock: Clock, action: Action, *, cold: bool, budget: float) -> float:
+    """The median seconds of as many executions as `budget` seconds hold, within limits."""
+    estimate = clock.once(action, cold=cold)
+    rounds = int(min(MOST_ROUNDS, max(FEWEST_ROUNDS, budget / (estimate + 3e-4))))
+    return statistics.median(clock.once(action, cold=cold) for _ in range(rounds))
+
+
+class CpuClock:
+    """The processor's own clock."""
+
+    device = "cpu"
+
+    def __init__(self) -> None:
+        self._flush = torch.zeros(FLUSH_BYTES["cpu"], dtype=torch.uint8)
+
+    def prepared(self, action: Action) -> Action:
+        """`action` as it is, after one execution."""
+        action()
+        return action
+
+    def once(self, action: Action, *, cold: bool) -> float:
+        """Seconds of one execution; where `cold`, after the caches were filled with something else."""
+        if cold:
+            self._flush.add_(1)
+        began = time.perf_counter()
+        action()
+        return time.perf_counter() - began
+
+
+class CudaClock:
+    """Events of the GPU, around a CUDA graph of the action."""
+
+    device = "cuda"
+
+    def __init__(self) -> None:
+        self._stream = torch.cuda.Stream()
+        self._flush = torch.empty(FLUSH_BYTES["cuda"], dtype=torch.uint8, device="cuda")
+
+    def prepared(self, action: Action) -> Action:
+        """`action` in a CUDA graph, so that the host's work for each kernel is not part of the time.
+
+        Raises RuntimeError where it cannot be captured: it asks the host something.
+        """
+        with torch.cuda.stream(self._stream):
+            for _ in range(_WARMING):
+                action()
+        torch.cuda.synchronize()
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph, stream=self._stream):
+            action()
+        return graph.replay
+
+    def once(self, action: Action, *, cold: bool) -> float:
+        """Seconds of one execution; where `cold`, with nothing of use in the second-level cache."""
+        with torch.cuda.stream(self._stream):
+            if cold:
+                self._flush.zero_()
+            else:
+                action()
+            torch.cuda._sleep(HEAD_START_CYCLES)
+            begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+            begin.record()
+            action()
+            end.record()
+        end.synchronize()
+        return float(begin.elapsed_time(end)) / 1e3

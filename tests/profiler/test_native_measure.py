@@ -1,0 +1,80 @@
+"""Native kernels of whole programs: each kind of work once, with a time or a reason."""
+
+from __future__ import annotations
+
+import pytest
+
+import dla
+from dla.profiler.profile import Native
+
+torch = pytest.importorskip("torch", reason="native kernels are PyTorch's")
+
+from dla.profiler.native import measure  # noqa: E402  # imports torch
+from dla.profiler.native.clock import CpuClock, median  # noqa: E402
+
+TEXT = """
+.program p
+.input  x : f32[n <= 8, 16]
+.input  w : f32[16, 16]
+.input  i : i32[8, 1]
+.input  t : f32[8, 1]
+.scratch h : f32[n, 16]
+.output y : f32[n, 16]
+.output z : f32[8, 16]
+main:
+    MOV      s9, 1
+    GEMM     h, x, w
+    GEMM     y, h, w
+    ACT.celu h, h alpha=0
+    RESIZE   z, w[:8], i, t axis=0
+    HALT
+"""
+
+
+def program() -> dla.Program:
+    """Two equal products, a function that PyTorch refuses, and a row without a counterpart."""
+    return dla.assemble(TEXT)
+
+
+def test_equal_work_is_measured_once() -> None:
+    """Wherever it lies; scalar instructions are not asked for."""
+    steps: list[str] = []
+    found = measure.natives(program(), {}, lambda index: True, steps.append, budget=0.01)
+    assert steps == ["1 GEMM", "3 ACT.celu", "4 RESIZE"]
+    assert sorted(found) == [1, 2, 3, 4]
+    assert found[1] is found[2]
+    assert found[4] == measure.WHY_NOT["RESIZE"]
+    product = found[1]
+    assert isinstance(product, Native)
+    assert product.agrees
+    assert 0 <= product.error <= 1
+    assert product.cold > 0
+    assert product.warm is not None
+    assert product.kernel.startswith("torch.mm")
+    reason = found[3]
+    assert isinstance(reason, str)
+    assert reason.startswith("PyTorch does not take it: ")
+
+
+def test_only_chosen_instructions_are_measured() -> None:
+    """--instruction asks for one."""
+    assert list(measure.natives(program(), {}, lambda index: index == 2, budget=0.01)) == [2]
+
+
+def test_the_median_is_of_several_executions() -> None:
+    """Three at least, however long each takes."""
+    ran: list[int] = []
+    clock = CpuClock()
+    assert median(clock, lambda: ran.append(1), cold=True, budget=0.0) >= 0
+    assert len(ran) == 4
+
+
+def test_products_are_as_exact_as_asked() -> None:
+    """tf32 only where the instruction says so, and everything as before afterwards."""
+    instruction = dla.assemble(
+        ".program p\n.input a : f32[2, 2]\n.output y : f32[2, 2]\nmain:\n    GEMM y, a, a math=tf32\n    HALT\n"
+    ).instructions[0]
+    torch.backends.cuda.matmul.allow_tf32 = False
+    with measure.precision(instruction):
+        assert torch.backends.cuda.matmul.allow_tf32
+    assert not torch.backends.cuda.matmul.allow_tf32
