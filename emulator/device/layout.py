@@ -17,7 +17,7 @@ COUNTERS = 1024
 TURN_AT = 2 * COUNTERS
 COUNTER_WORDS = TURN_AT + 4
 MAX_WAITS = 32
-PATH_DETAIL = 16
+PATH_DETAIL = 20
 CLAIMS_AT = 13
 IMAGES_AHEAD = 3
 PATH_GENERIC, PATH_GEMM, PATH_STREAM, PATH_CONV, PATH_FLASH, PATH_PIXELS = range(6)
@@ -222,6 +222,10 @@ PRODUCT_SCHEDULE = Struct(
             "u32",
             "of the result, where the copy engine takes it to memory; or the bits of a NORM's eps",
         ),
+        ("down", "<u4", 1, "u32", "tiles of a batch, one below the other; of pairs, as many as there are pairs: the kernel's"),
+        ("across", "<u4", 1, "u32", "side by side, likewise"),
+        ("lines", "<u4", 1, "u32", "that copies bring of a to each slice of a stage and, 16 bits further, of b: the kernel's"),
+        ("granules", "<u4", 1, "u32", "of a stage: the kernel's"),
     ),
 )
 FLASH_SCHEDULE = Struct(

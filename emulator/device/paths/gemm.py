@@ -27,6 +27,8 @@ GROUPS = 3
 LEAST_ROWS = 17
 """Fewer rows are the business of the path that streams the other matrix, unless low tiles are quicker."""
 FIELDS = tuple(name for name, *_ in PRODUCT_SCHEDULE.fields)
+OF_KERNEL = ("rows", "batches", "what", "down", "across", "lines", "granules")
+"""Of these, what the kernel fills in."""
 """Of the numbers of a schedule."""
 WORTH_LOW = 0.85
 """What low tiles take at most, beside a stream of the other matrix."""
@@ -84,7 +86,7 @@ def product_schedule(
         "axes": parts.axes | parts.held << 4 * (GROUPS + 1),
         "scratch": 0 if parts.fast and not exact else tile.scratch_granules,
         "sums": sums // 1024,
-        **dict.fromkeys(("rows", "batches", "what"), 0),
+        **dict.fromkeys(OF_KERNEL, 0),
         "out_map": 0 if parts.out_map is None else context.map_index(parts.out_map),
     }
     arithmetic, finish = "multiply-add" if exact else "wgmma", "" if parts.fast else ", portable epilogue"
