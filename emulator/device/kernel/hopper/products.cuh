@@ -65,8 +65,8 @@ struct HopperProducts {
     DEV u32 right_bytes() const { return schedule().tile_columns * schedule().slices * LINE_BYTES; }
     // Of these, what copies bring of each slice: a tile that has more rows (or columns) than there are gets but those, in groups of 8. What
     // is in shared memory beside them comes to sums that nobody stores.
-    DEV u32 left_lines() const { return schedule().lines & 0xffff; }
-    DEV u32 right_lines() const { return schedule().lines >> 16; }
+    DEV u32 left_lines() const { return schedule().a_lines; }
+    DEV u32 right_lines() const { return schedule().b_lines; }
     DEV u32 copied_bytes() const { return (left_lines() + right_lines()) * schedule().slices * LINE_BYTES; }
     DEV static u32 whole_groups(u32 n) { return (n + 7) / 8 * 8; }
     DEV u32 stage_bytes() const { return (schedule().tile_rows + schedule().tile_columns) * schedule().slices * LINE_BYTES; }
@@ -128,7 +128,8 @@ DEV void HopperProducts::prepare(Work& w) {
     const u32 columns = args.columns(), pair_rows = ProductTiles::rows_of_pair(s), pair_columns = ProductTiles::columns_of_pair(s);
     s.down = ((p.has(TRANSPOSED) ? columns : s.rows) + pair_rows - 1) / pair_rows;
     s.across = ((p.has(TRANSPOSED) ? s.rows : columns) + pair_columns - 1) / pair_columns;
-    s.lines = (p.has(A_SHORT) ? whole_groups(s.rows) : s.tile_rows) | (p.has(B_SHORT) ? whole_groups(columns) : s.tile_columns) << 16;
+    s.a_lines = p.has(A_SHORT) ? whole_groups(s.rows) : s.tile_rows;
+    s.b_lines = p.has(B_SHORT) ? whole_groups(columns) : s.tile_columns;
     s.granules = granules_of(p.stage_bytes());
     s.what = p.has(OUT_IN_LINES) ? Lines::what_of(args, p.has(OUT_IN_CHUNKS)) : 0;
     // Whether bias is the first to meet the sums: then it is fetched before the main loop, and added before the steps.
