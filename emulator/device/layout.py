@@ -344,6 +344,32 @@ LAUNCH = Struct(
         ("world", "<u4", 1, "u32", ""),
         ("code", "<u8", 1, "const char*", "where the machine's own code lies,"),
         ("code_bytes", "<u4", 1, "u32", "and its length; 0: not known"),
+        ("trace_room", "<u4", 1, "u32", "spans that each block may note in the traced build"),
+        ("trace", "<u8", 1, "char*", "and where: blocks, then spans"),
+    ),
+)
+TRACE_BLOCK = Struct(
+    "TraceBlock",
+    (
+        ("began_clock", "<u8", 1, "u64", "of its multiprocessor"),
+        ("began_ns", "<u8", 1, "u64", "the same time on the clock that all have"),
+        ("ended_clock", "<u8", 1, "u64", ""),
+        ("ended_ns", "<u8", 1, "u64", ""),
+        ("multiprocessor", "<u4", 1, "u32", ""),
+        ("works", "<u4", 1, "u32", "that it had, also those without room"),
+    ),
+)
+TRACE_SPAN = Struct(
+    "TraceSpan",
+    (
+        ("decoded", "<u8", 1, "u64", "clock, as all of these"),
+        ("ready", "<u8", 1, "u64", ""),
+        ("loaded", "<u8", 1, "u64", "0: not known"),
+        ("done", "<u8", 1, "u64", ""),
+        ("signalled", "<u8", 1, "u64", ""),
+        ("order", "<u4", 1, "u32", "instructions executed so far, this one included"),
+        ("instruction", "<u4", 1, "u32", ""),
+        ("tiles", "<u4", 1, "u32", "of this block"),
         ("unused", "<u4", 1, "u32", ""),
     ),
 )
@@ -357,6 +383,8 @@ STRUCTS = (
     REPORT,
     PROBE,
     LAUNCH,
+    TRACE_BLOCK,
+    TRACE_SPAN,
 )
 
 
