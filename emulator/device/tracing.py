@@ -26,9 +26,9 @@ def table_bytes(blocks: int, room: int) -> int:
 def trace(heads: Array, noted: Sequence[Array], origins: Sequence[int]) -> Trace:
     """The Trace of one run.
 
-    `heads`: a record of TRACE_BLOCK for each block. `noted`: the spans of each, of TRACE_SPAN, in order; their number is
-    less than the block had works where there was no room. `origins`: of each instruction that is executed, its index in
-    the program; those that an instruction was cut into count as executed with the first of them.
+    `heads`: a record of TRACE_BLOCK for each block. `noted`: the spans of each, of TRACE_SPAN, in order; fewer than the
+    block had works where there was no room. `origins`: of each instruction that is executed, its index in the program;
+    those that an instruction was cut into count as executed with the first of them.
     """
     per_clock = _nanoseconds_per_clock(heads)
     first = np.unique(np.asarray(origins), return_index=True)[1]  # executed first, of each instruction of the program
