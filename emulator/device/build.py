@@ -16,7 +16,7 @@ from dla.emulator.device.layout import BLOCK_THREADS, PAIR
 from dla.emulator.device.paths import Target
 from dla.isa.errors import BackendError
 
-COMPILED: dict[tuple[int, str, bool, frozenset[str] | None], Kernel] = {}
+COMPILED: dict[tuple[int, str, bool, bool, frozenset[str] | None], Kernel] = {}
 """Builds of this process by (device, architecture, checked, traced, rows): every program runs on one of these."""
 
 
