@@ -65,8 +65,8 @@ def native_architecture(cupy: Any) -> str:
 
 
 def kernel(
-    *, checked: bool, traced: bool, architecture: str | None, only: frozenset[str] | None,
-    progress: Callable[[str], None],
+    *, architecture: str | None, only: frozenset[str] | None, progress: Callable[[str], None], checked: bool = False,
+    traced: bool = False,
 ) -> Kernel:  # fmt: skip
     """The build for the current device, compiled if it is not in the cache folder. Raises BackendError, InputError.
 
