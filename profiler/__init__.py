@@ -1,0 +1,1 @@
+"""Where the time of a program goes, beside the native kernels that do the same work."""
