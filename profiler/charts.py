@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -108,6 +109,8 @@ def memory(profile: Profile) -> dict[str, Any]:
 
 
 def roofs(profile: Profile) -> dict[str, Any]:
-    """The lines of the roofline plot: bytes a second, and operations a second by dtype."""
+    """The lines of the roofline plot: bytes a second, and operations a second by dtype; 0 and none if not measured."""
     ceilings = profile.ceilings
-    return {"bytes": ceilings.bytes_per_second, "flops": {printable(k): v for k, v in ceilings.flops.items() if v}}
+    known = {printable(k): v for k, v in ceilings.flops.items() if math.isfinite(v) and v > 0}
+    measured = math.isfinite(ceilings.bytes_per_second) and ceilings.bytes_per_second > 0
+    return {"bytes": ceilings.bytes_per_second, "flops": known} if measured else {"bytes": 0.0, "flops": {}}

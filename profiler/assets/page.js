@@ -123,12 +123,12 @@
       endLabel: { show: true, formatter: () => name, color: ink, align: "right", offset: [-6, -10], distance: 0,
         fontSize: 11 },
     });
-    const top = Math.max(left * data.roofs.bytes, ...flopRoofs.map(([, v]) => v));
-    const slope = [[left, left * data.roofs.bytes], [top / data.roofs.bytes, top]];
+    const top = Math.max(10 * left * data.roofs.bytes, ...flopRoofs.map(([, v]) => v));
+    const slope = data.roofs.bytes ? [[left, left * data.roofs.bytes], [top / data.roofs.bytes, top]] : [];
     const lines = flopRoofs.map(([name, v]) => roof(`${name} ${amount(v, "flop/s")}`,
       [[v / data.roofs.bytes, v], [right, v]]));
     const copying = roof("", slope);
-    copying.markPoint = { silent: true, symbolSize: 0, data: [{ coord: slope[0] }],
+    if (slope.length) copying.markPoint = { silent: true, symbolSize: 0, data: [{ coord: slope[0] }],
       label: { show: true, formatter: () => `copy ${amount(data.roofs.bytes, "B/s")}`, color: ink, fontSize: 11,
         position: "right", offset: [14, 6], align: "left" } };
     const logarithm = { ...axis, type: "log", logBase: 10 };
@@ -157,7 +157,7 @@
 
   // -- beside native kernels
 
-  const beside = data.points.filter((p) => p.native && p.active !== null);
+  const beside = data.points.filter((p) => p.native && p.active !== null && p.native.ratio !== null);
   const longest = [...beside].sort((a, b) => (b.share ?? 0) - (a.share ?? 0)).slice(0, data.bars);
   const bars = beside.filter((p) => longest.includes(p));
   const natives = plot("natives-chart", bars.length ? "" : "There is nothing to compare.", (chart) => {

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
+import math
 import re
 import shutil
 from collections.abc import Callable, Iterator
@@ -20,7 +21,7 @@ import pytest
 from dla.isa.errors import InputError
 from dla.profiler import charts
 from dla.profiler.page import LISTED, page, write
-from dla.profiler.profile import Profile
+from dla.profiler.profile import Ceilings, Profile
 
 Open = Callable[..., Any]
 
@@ -241,6 +242,17 @@ def test_all_plots_are_drawn(opened: Open, make: Callable[[], Profile]) -> None:
     for chart in CHARTS:
         assert inked(found, chart) > 1000
     assert found.evaluate("Number(document.documentElement.dataset.drawn)") > 0
+
+
+def test_a_machine_without_ceilings_has_a_page(opened: Open) -> None:
+    """Then points stand without lines; numbers that are none are left out."""
+    profile = made.chain()
+    assert profile.figures[0].native is not None
+    odd = replace(
+        profile.figures[0], native=replace(profile.figures[0].native, cold=math.nan, warm=None), roof=math.nan
+    )
+    found = opened(replace(profile, ceilings=Ceilings(math.nan, {"f32": 0.0}), figures=(odd, *profile.figures[1:])))
+    assert [inked(found, chart) > 500 for chart in CHARTS] == [True] * 4
 
 
 def test_a_run_without_spans_has_a_page(opened: Open) -> None:
