@@ -28,7 +28,7 @@ POINTS = 4096
 """Of each counter: more than a screen is wide."""
 _CHUNK = 2**16  # spans that are written at once
 _NAMES = 2**12  # interned in one packet
-_LEVEL = 1  # of gzip: higher ones take several times as long, and save a fifth
+_LEVEL = 1  # of gzip: higher ones take several times as long, and save a sixth
 
 # Field numbers of Perfetto's messages (protos/perfetto/trace), by message.
 _PACKET = 1
