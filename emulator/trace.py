@@ -25,7 +25,7 @@ SPAN = np.dtype([
 is the same for all blocks. `instruction`: its index in the program. `tiles`: how many of its tiles fell to this block.
 `began`: the block's workers turned to it. `ready`: everything that it depends on was done (earlier than `began`, or
 later: then the block waited). `loaded`: its first operands were in shared memory; `began` or `ready`, whichever is
-later, where tiles load by themselves. `done`: its last tile was. `signalled`: other blocks could know. began, ready <=
+later, where that is not known. `done`: its last tile was. `signalled`: other blocks could know. began, ready <=
 loaded <= done <= signalled."""
 
 

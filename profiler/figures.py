@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -67,7 +66,7 @@ class _Measured:
         began = np.full(len(executions.orders), np.iinfo(np.int64).max)
         ended = np.full(len(executions.orders), np.iinfo(np.int64).min)
         begins = np.maximum(spans["began"], spans["ready"])
-        np.minimum.at(began, executions.of_span, begins)
+        np.minimum.at(began, executions.of_span, spans["began"])
         np.maximum.at(ended, executions.of_span, spans["done"])
         self.spent = self._spent((ended - began) * NANOSECOND, executions, count)
         share = NANOSECOND / max(1, trace.blocks)
@@ -114,46 +113,3 @@ def peak(instruction: Instruction, ceilings: Ceilings) -> float:
     if instruction.attributes.get("math") == "tf32":
         kind = "tf32"
     return ceilings.flops.get(kind, max(ceilings.flops.values(), default=math.inf))
-
-
-@dataclass(frozen=True)
-class Kind:
-    """All instructions of one name: sums over their calls, in seconds, operations and bytes."""
-
-    name: str
-    instructions: int
-    calls: int
-    time: float
-    spent: float
-    flops: int
-    bytes: int
-    roof: float
-
-    @property
-    def flops_per_second(self) -> float:
-        """Over the time on the critical path; 0 where that is none."""
-        return self.flops / self.time if self.time else 0.0
-
-    @property
-    def bytes_per_second(self) -> float:
-        """Over the time on the critical path; 0 where that is none."""
-        return self.bytes / self.time if self.time else 0.0
-
-
-def by_kind(found: Sequence[Figures]) -> list[Kind]:
-    """The sums of all instructions that were executed, by name; those with most time come first."""
-    kinds: dict[str, Kind] = {}
-    for f in found:
-        if f.calls:
-            k = kinds.get(f.name, Kind(f.name, 0, 0, 0.0, 0.0, 0, 0, 0.0))
-            kinds[f.name] = replace(
-                k, instructions=k.instructions + 1, calls=k.calls + f.calls, time=k.time + f.time,
-                spent=k.spent + f.spent[0], flops=k.flops + f.flops * f.calls, bytes=k.bytes + f.bytes * f.calls,
-                roof=k.roof + f.roof * f.calls,
-            )  # fmt: skip
-    return sorted(kinds.values(), key=lambda kind: (-kind.time, kind.name))
-
-
-def at_the_roofline(found: Sequence[Figures]) -> float:
-    """Seconds that the whole program takes at the least, by the roofs of all calls, one after the other."""
-    return sum(f.roof * f.calls for f in found)

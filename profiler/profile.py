@@ -32,9 +32,8 @@ class Native:
 class Figures:
     """One instruction of the program, over all the times that it was executed.
 
-    `time` is its share of the wall time: its steps on the critical path. `spent` counts from when its first block had
-    turned to it and need not wait to its last one's end. `working` and `waiting` are averages over all multiprocessors
-    of the machine.
+    `time` is its share of the wall time: its steps on the critical path. `spent` counts from its first block's
+    beginning to its last one's end. `working` and `waiting` are averages over all multiprocessors of the machine.
     """
 
     index: int
@@ -52,26 +51,6 @@ class Figures:
     way: str = ""  # how the machine did it, in the plan's words
     native: Native | None = None
     why_no_native: str = ""
-
-    @property
-    def flops_per_second(self) -> float:
-        """Operations of all calls over the time spent on them; 0 where none is known."""
-        return self.flops * self.calls / self.spent[0] if self.spent[0] else 0.0
-
-    @property
-    def bytes_per_second(self) -> float:
-        """Bytes of all calls over the time spent on them; 0 where none is known."""
-        return self.bytes * self.calls / self.spent[0] if self.spent[0] else 0.0
-
-    @property
-    def intensity(self) -> float:
-        """Operations per byte; 0 where no byte is moved."""
-        return self.flops / self.bytes if self.bytes else 0.0
-
-    @property
-    def roof_share(self) -> float:
-        """How much of the mean call the ceilings ask for: 1 at the roofline."""
-        return self.roof / self.spent[1] if self.spent[1] else 0.0
 
 
 @dataclass(frozen=True)
@@ -115,3 +94,8 @@ class Profile:
     segments: Mapping[str, int]  # bytes by segment
     wholes: tuple[Whole, ...] = ()
     trap: str | None = None  # the run ended so; everything here is of the time before
+
+    @property
+    def roof(self) -> float:
+        """Seconds that the calls of all instructions take at least, one after the other: the program's roofline."""
+        return sum(f.roof * f.calls for f in self.figures)

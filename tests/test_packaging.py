@@ -25,7 +25,7 @@ def test_every_package_is_listed() -> None:
 
 
 def test_every_data_file_is_listed() -> None:
-    """A grammar or CUDA file that no pattern of package-data matches would be missing from the wheel."""
+    """A grammar, a CUDA file or part of a page that no pattern of package-data matches would not be in the wheel."""
     listed = {
         path
         for package, patterns in SETUPTOOLS["package-data"].items()
@@ -33,7 +33,8 @@ def test_every_data_file_is_listed() -> None:
         for path in ROOT.joinpath(*package.split(".")[1:]).glob(pattern)
     }
     areas = {package.split(".")[1] for package in SETUPTOOLS["packages"] if "." in package}
-    data = {path for area in areas for path in (ROOT / area).rglob("*") if path.suffix in {".lark", ".cu", ".cuh"}}
+    suffixes = {".lark", ".cu", ".cuh", ".html", ".css", ".js"}
+    data = {path for area in areas for path in (ROOT / area).rglob("*") if path.suffix in suffixes}
     assert data <= listed
 
 

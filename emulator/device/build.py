@@ -16,8 +16,8 @@ from dla.emulator.device.layout import BLOCK_THREADS, PAIR
 from dla.emulator.device.paths import Target
 from dla.isa.errors import BackendError
 
-COMPILED: dict[tuple[int, str, bool, frozenset[str] | None], Kernel] = {}
-"""Builds of this process by (device, architecture, checked, rows): every program runs on one of these."""
+COMPILED: dict[tuple[int, str, bool, bool, frozenset[str] | None], Kernel] = {}
+"""Builds of this process by (device, architecture, checked, traced, rows): every program runs on one of these."""
 
 
 @dataclass(frozen=True)
@@ -65,8 +65,9 @@ def native_architecture(cupy: Any) -> str:
 
 
 def kernel(
-    *, checked: bool, architecture: str | None, only: frozenset[str] | None, progress: Callable[[str], None]
-) -> Kernel:
+    *, architecture: str | None, only: frozenset[str] | None, progress: Callable[[str], None], checked: bool = False,
+    traced: bool = False,
+) -> Kernel:  # fmt: skip
     """The build for the current device, compiled if it is not in the cache folder. Raises BackendError, InputError.
 
     `progress` is told what is happening once it has taken a second.
@@ -74,11 +75,12 @@ def kernel(
     cupy = import_cupy()
     target = architecture or native_architecture(cupy)
     device = cupy.cuda.Device().id
-    found = COMPILED.get((device, target, checked, only))
+    key = device, target, checked, traced, only
+    found = COMPILED.get(key)
     if found:
         return found
     told = threading.Timer(1.0, progress, [f"compiling the machine for {target}: 2 to 3 minutes, once per machine"])
-    options = (*source.options(checked=checked), f"-arch={target}")
+    options = (*source.options(checked=checked, traced=traced), f"-arch={target}")
     told.start()
     try:
         path = cubin.built(cupy, source.source(only), options)
@@ -98,8 +100,8 @@ def kernel(
         blocks = min(blocks, PAIR * _resident_pairs(function.kernel.ptr, blocks, shared_bytes))
         code = int(np.frombuffer(_read_global(cupy, module, cubin.CODE_NAME, 8), np.uint64)[0])
         code_bytes = cubin.code_bytes(path.read_bytes())
-    COMPILED[device, target, checked, only] = Kernel(function, prepare, shared_bytes, blocks, target, code, code_bytes)
-    return COMPILED[device, target, checked, only]
+    COMPILED[key] = Kernel(function, prepare, shared_bytes, blocks, target, code, code_bytes)
+    return COMPILED[key]
 
 
 def _read_global(cupy: Any, module: Any, name: str, size: int) -> bytes:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -127,6 +127,18 @@ class Struct:
         """The NumPy record type, packed as the CUDA compiler packs it."""
         return np.dtype([(n, t, c) if c > 1 else (n, t) for n, t, c, _, _ in self.fields], align=True)
 
+    def words(self, values: Mapping[str, int]) -> tuple[int, ...]:
+        """The struct as words of 32 bits; fields that `values` does not have are 0. Raises OverflowError."""
+        record = np.zeros(1, self.dtype)
+        for name, value in values.items():
+            record[name] = value
+        return tuple(map(int, record.view("<u4")))
+
+    def values(self, words: Sequence[int]) -> dict[str, int]:
+        """The fields of a struct of numbers, from its words."""
+        (record,) = np.array(words, "<u4").view(self.dtype)
+        return {name: int(record[name]) for name, *_ in self.fields}
+
     def cuda(self) -> Iterator[str]:
         """The CUDA definition, with its size asserted."""
         yield f"struct {self.name} {{"
@@ -194,15 +206,19 @@ PRODUCT_SCHEDULE = Struct(
         ("flags", "<u4", 1, "u32", "A_ACROSS and so on"),
         (
             "tile_rows",
-            "<u4",
+            "<u2",
             1,
-            "u32",
+            "u16",
             "128, or 64: the warpgroups then stand side by side; of 64 x 64 and less, they share the depth",
         ),
-        ("tile_columns", "<u4", 1, "u32", "of sums; of each warpgroup 64, 128 or 256"),
-        ("slices", "<u4", 1, "u32", "of 64 of the depth, in a stage"),
+        ("tile_columns", "<u2", 1, "u16", "of sums; of each warpgroup 64, 128 or 256"),
+        ("slices", "u1", 1, "u8", "of 64 of the depth, in a stage"),
+        ("splits", "u1", 1, "u8", "parts of the depth, of different blocks"),
+        ("scratch", "u1", 1, "u8", "granules for a tile's sums where the portable epilogue finishes it, else 0"),
+        ("granules", "u1", 1, "u8", "of a stage: the kernel's"),
+        ("a_lines", "<u2", 1, "u16", "that copies bring of a to each slice of a stage: the kernel's"),
+        ("b_lines", "<u2", 1, "u16", "of b, likewise"),
         ("stages", "<u4", 1, "u32", "that the whole depth takes"),
-        ("splits", "<u4", 1, "u32", "parts of the depth, of different blocks"),
         (
             "axes",
             "<u4",
@@ -210,10 +226,11 @@ PRODUCT_SCHEDULE = Struct(
             "u32",
             "4 bits each: first axes of three groups of batches, and of the rows; a bit each: a, b have no such group",
         ),
-        ("scratch", "<u4", 1, "u32", "granules for a tile's sums where the portable epilogue finishes it, else 0"),
         ("sums", "<u4", 1, "u32", "where partial sums are in the workspace, in 1024 bytes"),
         ("rows", "<u4", 1, "u32", "of the result at its present dims, in a batch: the kernel's"),
         ("batches", "<u4", 1, "u32", "likewise"),
+        ("down", "<u4", 1, "u32", "tiles of a batch, one below the other (pairs count once), likewise"),
+        ("across", "<u4", 1, "u32", "and side by side"),
         ("what", "<u4", 1, "u32", "that happens to results stored in lines (hopper/finish_lines.cuh): the kernel's"),
         (
             "out_map",
@@ -327,6 +344,32 @@ LAUNCH = Struct(
         ("world", "<u4", 1, "u32", ""),
         ("code", "<u8", 1, "const char*", "where the machine's own code lies,"),
         ("code_bytes", "<u4", 1, "u32", "and its length; 0: not known"),
+        ("trace_room", "<u4", 1, "u32", "spans that each block may note in the traced build"),
+        ("trace", "<u8", 1, "char*", "and where: blocks, then spans"),
+    ),
+)
+TRACE_BLOCK = Struct(
+    "TraceBlock",
+    (
+        ("began_clock", "<u8", 1, "u64", "of its multiprocessor"),
+        ("began_ns", "<u8", 1, "u64", "the same time on the clock that all have"),
+        ("ended_clock", "<u8", 1, "u64", ""),
+        ("ended_ns", "<u8", 1, "u64", ""),
+        ("multiprocessor", "<u4", 1, "u32", ""),
+        ("works", "<u4", 1, "u32", "that it had, also those without room"),
+    ),
+)
+TRACE_SPAN = Struct(
+    "TraceSpan",
+    (
+        ("decoded", "<u8", 1, "u64", "clock, as all of these"),
+        ("ready", "<u8", 1, "u64", ""),
+        ("loaded", "<u8", 1, "u64", "0: not known"),
+        ("done", "<u8", 1, "u64", ""),
+        ("signalled", "<u8", 1, "u64", ""),
+        ("order", "<u4", 1, "u32", "instructions executed so far, this one included"),
+        ("instruction", "<u4", 1, "u32", ""),
+        ("tiles", "<u4", 1, "u32", "of this block"),
         ("unused", "<u4", 1, "u32", ""),
     ),
 )
@@ -340,6 +383,8 @@ STRUCTS = (
     REPORT,
     PROBE,
     LAUNCH,
+    TRACE_BLOCK,
+    TRACE_SPAN,
 )
 
 

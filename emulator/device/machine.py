@@ -11,15 +11,25 @@ from typing import Any
 import numpy as np
 
 from dla.emulator.binding import Bound, bind, bind_state, is_device_array
-from dla.emulator.device import build, gpu, plan, tune, tuned
+from dla.emulator.device import build, gpu, plan, tracing, tune, tuned
 from dla.emulator.device.generate import TRAP_CODES
 from dla.emulator.device.launch import Launch
-from dla.emulator.device.layout import BLOCK_THREADS, COUNTER_WORDS, LAUNCH, PROBE, REPORT, WARP
+from dla.emulator.device.layout import (
+    BLOCK_THREADS,
+    COUNTER_WORDS,
+    LAUNCH,
+    PROBE,
+    REPORT,
+    TRACE_BLOCK,
+    TRACE_SPAN,
+    WARP,
+)
 from dla.emulator.device.memory import DeviceMemory
 from dla.emulator.device.paths import Choices
 from dla.emulator.device.state import State
 from dla.emulator.device.timer import DeviceTimer
 from dla.emulator.result import Probe, Result
+from dla.emulator.trace import Trace
 from dla.isa.descriptor import Dynamic, Segment
 from dla.isa.dtypes import Array
 from dla.isa.errors import InputError, TimeoutTrap, Trap
@@ -40,7 +50,8 @@ def _silent(message: str) -> None:
 class DeviceMachine:
     """Runs programs on an NVIDIA GPU of compute capability 8.0 or later.
 
-    `checked` selects the build that checks the address of every element. `timeout` is in seconds, per wait. `tune`
+    `checked` selects the build that checks the address of every element, `traced` the one that notes when each block
+    did what (see `DeviceSession.trace`). `timeout` is in seconds, per wait. `tune`
     measures, when a program is loaded, the ways in which its instructions can be executed, where that was not done
     before on this GPU; what was measured once serves every later load (see tune.py).
     `architecture` overrides the compiler's target (such as "sm_80"). `only` names the tensor rows that the kernel is to
@@ -48,6 +59,7 @@ class DeviceMachine:
     """
 
     checked: bool = False
+    traced: bool = False
     timeout: float = DEFAULT_TIMEOUT
     tune: bool = False
     architecture: str | None = None
@@ -58,7 +70,11 @@ class DeviceMachine:
     def load(self, program: Program) -> DeviceSession:
         """Make `program` (already verified) resident. Raises BackendError, InputError, ContainerError."""
         kernel = build.kernel(
-            checked=self.checked, architecture=self.architecture, only=self.only, progress=self.progress
+            checked=self.checked,
+            traced=self.traced,
+            architecture=self.architecture,
+            only=self.only,
+            progress=self.progress,
         )
         choices = self._measured(kernel)
         if self.tune and choices:
@@ -173,6 +189,34 @@ class DeviceSession:
         on_device = any(is_device_array(array) for array in bound.arrays.values())
         outputs = self.memory.outputs(shapes, on_device=on_device)
         return Result(outputs, self._state.now(), self._read_probes(), self._machine.name, elapsed, bound.dims)
+
+    def trace(
+        self, inputs: Mapping[str, Any], dims: Mapping[str, int] | None = None, room: int = tracing.ROOM
+    ) -> tuple[Result | Trap, Trace]:
+        """`run`, and when each block did what, up to `room` spans of each; a Trap is given back, not raised.
+
+        Raises InputError before the run, also on a machine that is not `traced`.
+        """
+        if not self._machine.traced:
+            raise InputError("this machine notes no times", hint='Machine("gpu", traced=True) does')
+        blocks = self._kernel.blocks
+        size = tracing.table_bytes(blocks, room)
+        table = self._cupy.cuda.alloc(size)
+        self.memory.clear(table.ptr, size)
+        self._record["trace"], self._record["trace_room"] = table.ptr, room
+        try:
+            result: Result | Trap = self.run(inputs, dims)
+        except Trap as trap:
+            result = trap
+        finally:
+            self._record["trace"], self._record["trace_room"] = 0, 0
+        heads = self.memory.fetch(table.ptr, TRACE_BLOCK.dtype, blocks)
+        spans, step = table.ptr + heads.nbytes, room * TRACE_SPAN.dtype.itemsize
+        noted = [
+            self.memory.fetch(spans + block * step, TRACE_SPAN.dtype, min(room, int(head["works"])))
+            for block, head in enumerate(heads)
+        ]
+        return result, tracing.trace(heads, noted, self._plan.origins)
 
     def launch(self, inputs: Mapping[str, Any], dims: Mapping[str, int] | None = None) -> Launch:
         """Put inputs and dims on the device, for runs without the host; see `Launch`. Raises InputError."""

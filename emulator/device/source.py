@@ -66,9 +66,11 @@ def _flatten(name: str, seen: set[str], only: frozenset[str] | None) -> str:
     )
 
 
-def options(*, checked: bool = False) -> tuple[str, ...]:
-    """Compiler options of a build, without the architecture. `checked` bounds-checks every access, and knows its lines.
+def options(*, checked: bool = False, traced: bool = False) -> tuple[str, ...]:
+    """Compiler options of a build, without the architecture.
+
+    `checked` bounds-checks every access, and knows its lines. `traced` notes when each block did what.
 
     Line numbers are two thirds of a build, which is kept on disk and loaded by the driver.
     """
-    return ("--std=c++17", *(("-lineinfo", "-DDLA_CHECKED") if checked else ()))
+    return ("--std=c++17", *(("-lineinfo", "-DDLA_CHECKED") if checked else ()), *(("-DDLA_TRACED",) if traced else ()))

@@ -14,7 +14,7 @@ import dla
 from dla.emulator.trace import Trace
 from dla.isa.table import Exec
 from dla.profiler.critical import critical_path
-from dla.profiler.figures import at_the_roofline, by_kind, figures, launch
+from dla.profiler.figures import figures, launch
 from dla.profiler.profile import Ceilings, Figures, Step
 
 PROGRAM = """
@@ -52,7 +52,7 @@ def test_times_of_blocks_become_times_of_the_machine() -> None:
     product, relu, never, _ = found(SPANS)
     assert (product.calls, relu.calls, never.calls) == (1, 1, 0)
     assert product.spent == pytest.approx((500e-9, 500e-9, 500e-9, 500e-9))
-    assert relu.spent == pytest.approx((100e-9, 100e-9, 100e-9, 100e-9))
+    assert relu.spent == pytest.approx((220e-9, 220e-9, 220e-9, 220e-9))
     assert never.spent == (0, 0, 0, 0)
     assert product.working == pytest.approx((400 + 400) / 2 * 1e-9)
     assert (relu.working, relu.waiting) == pytest.approx((50e-9, 60e-9))
@@ -81,10 +81,6 @@ def test_work_is_that_of_the_run_and_the_roof_is_the_ceilings() -> None:
     assert product.roof == pytest.approx(8192e-9)
     assert (relu.flops, relu.bytes) == (64, 256)
     assert relu.roof == pytest.approx(256e-9)
-    assert product.intensity == pytest.approx(8192 / 4480)
-    assert product.flops_per_second == pytest.approx(8192 / 500e-9)
-    assert relu.bytes_per_second == pytest.approx(256 / 100e-9)
-    assert relu.roof_share == pytest.approx(2.56)
     assert found(SPANS)[0].flops == 2 * 8 * 64 * 32
 
 
@@ -102,17 +98,6 @@ def test_tf32_has_a_ceiling_of_its_own() -> None:
     trace = Trace(spans_of(SPANS), (0, 1), 1000)
     product = figures(dla.assemble(text), trace, (), Ceilings(1e15, {"f32": 1e9, "tf32": 1e12}), {})[0]
     assert product.roof == pytest.approx(2 * 8 * 64 * 32 * 1e-12)
-
-
-def test_kinds_are_summed_by_name() -> None:
-    """Work and time of all calls of all instructions of one name."""
-    spans = [*SPANS, (2, 2, 1, 1, 500, 630, 630, 700, 700)]
-    kinds = by_kind(found(spans))
-    assert [(k.name, k.instructions, k.calls) for k in kinds] == [("GEMM", 1, 1), ("ACT.relu", 2, 2)]
-    assert kinds[1].flops == 2 * 8 * 32
-    assert kinds[1].spent == pytest.approx(170e-9)
-    assert kinds[1].bytes_per_second == pytest.approx(kinds[1].bytes / kinds[1].time)
-    assert at_the_roofline(found(spans)) == pytest.approx(sum(k.roof for k in kinds))
 
 
 @settings(max_examples=40, deadline=None)

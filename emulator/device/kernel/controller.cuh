@@ -92,6 +92,7 @@ struct Controller {
                 w.exchange = shared.exchange;
                 w.tiles = tiles;
                 w.first_tile = first_tile;
+                Tracing::decoded(launch, pushed, w);
             }
             push();
         }

@@ -13,9 +13,9 @@
 #include "controller.cuh"
 #include "workers.cuh"
 
-// Keeps the launch's parameters at hand, but for the code's place. Called by a warp.
+// Keeps the launch's parameters at hand, but for what few look at. Called by a warp.
 DEV void copy(const Launch& launch, Shared& shared, u32 lane) {
-    constexpr u32 PLACE = 2 * sizeof(u64), WORDS = (sizeof(Launch) - PLACE) / sizeof(u32);
+    constexpr u32 PLACE = 3 * sizeof(u64), WORDS = (sizeof(Launch) - PLACE) / sizeof(u32);
     static_assert(WORDS <= WARP, "one for each lane");
     if (lane < WORDS) reinterpret_cast<u32*>(shared.launch)[lane] = reinterpret_cast<const u32*>(&launch)[lane];
 }

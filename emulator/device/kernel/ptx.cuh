@@ -50,6 +50,16 @@ DEV u32 clocks() {
     asm volatile("mov.u32 %0, %%clock;" : "=r"(t));
     return t;
 }
+DEV u64 all_clocks() {
+    u64 t;
+    asm volatile("mov.u64 %0, %%clock64;" : "=l"(t));
+    return t;
+}
+DEV u32 multiprocessor() {
+    u32 index;
+    asm volatile("mov.u32 %0, %%smid;" : "=r"(index));
+    return index;
+}
 
 // ---- global memory, across blocks ----
 DEV u32 load_acquire(const u32* p) {

@@ -1,6 +1,7 @@
 // Order between instructions: counters in global memory, which blocks wait for and add to.
 #pragma once
 #include "state.cuh"
+#include "trace.cuh"
 
 // Brings the machine's own code to the L2 cache, each block a part. Code comes from memory where it is executed first, a few lines at a
 // time and by all blocks at once, which took 2 to 5 us of a launch behind other kernels; and again where tensors have passed through
@@ -40,6 +41,7 @@ DEV void run_waiter(const Launch& launch, Shared& shared, u32 lane) {
             if (!ok) stop(shared);
             w.go = ok && !stopped(shared);
         }
+        if (lane == 0) Tracing::ready(launch, taken);
         warp_arrive(&shared.ready[slot]);
     }
 }
@@ -47,18 +49,25 @@ DEV void run_waiter(const Launch& launch, Shared& shared, u32 lane) {
 // The signaller: one warp tells the other blocks that this one is done with an instruction, while its workers go on.
 DEV void run_signaller(const Launch& launch, Shared& shared, u32 lane) {
     u32 asked = clocks();
+    if (lane == 0) Tracing::begin(launch);
     for (u32 taken = 0;; ++taken) {
         const u32 slot = taken % WORKS, parity = taken / WORKS % 2;
         wait_phase(&shared.decoded[slot], parity);
         const Work& w = shared.works[slot];
-        if (w.last) return;
+        if (w.last) {
+            if (lane == 0) Tracing::end(launch, taken);
+            return;
+        }
         if (const u32 now = clocks(); now - asked > CODE_STAYS) {
             prefetch_code(launch, lane);
             asked = now;
         }
+        if (lane == 0) Tracing::watch(launch, shared, w, taken);
         wait_phase(&shared.done[slot], parity);
+        if (lane == 0) Tracing::done(launch, taken);
         // The barrier orders every worker's stores before this one thread's release.
         if (lane == 0 && w.go && w.signal != COUNTERS && !stopped(shared)) add_release(shared.counters + w.signal, 1);
+        if (lane == 0) Tracing::signalled(launch, taken);
         warp_arrive(&shared.free[slot]);
     }
 }

@@ -26,7 +26,6 @@ GROUPS = 3
 """Coordinates of a tensor map that count batches."""
 LEAST_ROWS = 17
 """Fewer rows are the business of the path that streams the other matrix, unless low tiles are quicker."""
-FIELDS = tuple(name for name, *_ in PRODUCT_SCHEDULE.fields)
 """Of the numbers of a schedule."""
 WORTH_LOW = 0.85
 """What low tiles take at most, beside a stream of the other matrix."""
@@ -84,14 +83,13 @@ def product_schedule(
         "axes": parts.axes | parts.held << 4 * (GROUPS + 1),
         "scratch": 0 if parts.fast and not exact else tile.scratch_granules,
         "sums": sums // 1024,
-        **dict.fromkeys(("rows", "batches", "what"), 0),
         "out_map": 0 if parts.out_map is None else context.map_index(parts.out_map),
     }
     arithmetic, finish = "multiply-add" if exact else "wgmma", "" if parts.fast else ", portable epilogue"
     split = f", depth in {splits}" if splits > 1 else ""
     shared = f", {choice.shared} shared by pairs" if choice.shared else ""
     return Schedule(
-        path, tuple(values[name] for name, *_ in PRODUCT_SCHEDULE.fields),
+        path, PRODUCT_SCHEDULE.words(values),
         f"{arithmetic}, tiles of {tile.rows} x {tile.columns}{split}{shared}{finish}",
         parts.tiles * splits, parts.decision, choice.blocks,
     )  # fmt: skip
@@ -224,7 +222,7 @@ def does_norms(instruction: Instruction, schedule: Schedule, blocks: int) -> boo
     Its tiles are low ones of 32 rows, one for each block at most, all stages of one fit the ring, wherever the first
     one begins, and all of the depth is there.
     """
-    a, numbers = instruction.operand("a"), dict(zip(FIELDS, schedule.detail, strict=True))
+    a, numbers = instruction.operand("a"), PRODUCT_SCHEDULE.values(schedule.detail)
     granules = math.ceil(NORMALISING.slice_bytes * numbers["slices"] / tilings.GRANULE_BYTES)
     assert a is not None
     assert schedule.decision is not None
@@ -241,10 +239,10 @@ def does_norms(instruction: Instruction, schedule: Schedule, blocks: int) -> boo
 
 def normalising(schedule: Schedule, norm: int, eps: int) -> Schedule:
     """`schedule` with the flags of a NORM that its tiles do, and the bits of its eps."""
-    numbers = dict(zip(FIELDS, schedule.detail, strict=True))
+    numbers = PRODUCT_SCHEDULE.values(schedule.detail)
     numbers["flags"] |= norm << layout.PRODUCT_NORM_AT
     numbers["out_map"] = eps
-    return replace(schedule, detail=tuple(numbers.values()))
+    return replace(schedule, detail=PRODUCT_SCHEDULE.words(numbers))
 
 
 class _Scheduler:

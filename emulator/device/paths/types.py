@@ -24,7 +24,7 @@ class Target:
 
 @dataclass(frozen=True)
 class Schedule:
-    """How one instruction is executed: a path, and up to 16 numbers (u32) that its half of the kernel understands."""
+    """How one instruction is executed: a path, and up to PATH_DETAIL numbers (u32) that its kernel code understands."""
 
     path: int
     detail: tuple[int, ...] = ()

@@ -25,11 +25,22 @@ import numpy as np
 import pytest
 
 from dla.emulator.binding import bind, bind_state
-from dla.emulator.device import plan, source
+from dla.emulator.device import plan, source, tracing
 from dla.emulator.device.generate import TRAP_CODES
-from dla.emulator.device.layout import COUNTER_WORDS, COUNTERS, IMAGE_HEADER, LAUNCH, PROBE, REPORT, TURN_AT
+from dla.emulator.device.layout import (
+    COUNTER_WORDS,
+    COUNTERS,
+    IMAGE_HEADER,
+    LAUNCH,
+    PROBE,
+    REPORT,
+    TRACE_BLOCK,
+    TRACE_SPAN,
+    TURN_AT,
+)
 from dla.emulator.device.paths import Choices, Target
 from dla.emulator.device.paths.tensor_map import ALIGNMENT, AnyMap, Im2colMap
+from dla.emulator.trace import Trace
 from dla.isa import weights
 from dla.isa.descriptor import Segment
 from dla.isa.dtypes import Array
@@ -61,9 +72,9 @@ _MAP = np.dtype(
 
 
 @cache
-def library(*, hopper: bool, checked: bool = False) -> ctypes.CDLL:
+def library(*, hopper: bool, checked: bool = False, traced: bool = False) -> ctypes.CDLL:
     """The kernel for the CPU, compiled once for all processes. `hopper`: with the hot paths."""
-    text = _text(hopper=hopper, checked=checked)
+    text = _text(hopper=hopper, checked=checked, traced=traced)
     key = hashlib.sha256("\n".join([*_OPTIONS, *_LIBRARIES, text]).encode()).hexdigest()[:20]
     folder = Path(tempfile.gettempdir()) / f"dla-on-cpu-{key}"
     folder.mkdir(exist_ok=True)
@@ -79,7 +90,7 @@ def library(*, hopper: bool, checked: bool = False) -> ctypes.CDLL:
     return ctypes.CDLL(str(built))
 
 
-def _text(*, hopper: bool, checked: bool) -> str:
+def _text(*, hopper: bool, checked: bool, traced: bool) -> str:
     """One C++ text: CUDA's language, the kernel with its assembly replaced, and the scheduler."""
     replaced = {path.name: path.read_text() for path in _FOLDER.glob("*.cuh")}
     with source.replacing(replaced):
@@ -87,6 +98,7 @@ def _text(*, hopper: bool, checked: bool) -> str:
     kernel = kernel.replace("extern __shared__ __align__(1024) char shared_memory[];", "")
     macros = ["#define __CUDA_ARCH__ 900"]
     macros += ["#define __CUDA_ARCH_FEAT_SM90_ALL 1"] * hopper + ["#define DLA_CHECKED 1"] * checked
+    macros += ["#define DLA_TRACED 1"] * traced
     parts = [(_FOLDER / "cuda.h").read_text(), *macros, kernel, (_FOLDER / "scheduler.cpp").read_text()]
     return "\n".join(parts)
 
@@ -95,13 +107,14 @@ class CpuSession:
     """A program on the emulated device, with the methods of a DeviceSession that the tests use."""
 
     def __init__(
-        self, program: Program, *, hopper: bool, checked: bool = False, seed: int = 0, choices: Choices | None = None
-    ) -> None:
+        self, program: Program, *, hopper: bool, checked: bool = False, traced: bool = False, seed: int = 0,
+        choices: Choices | None = None,
+    ) -> None:  # fmt: skip
         self.program = program
         self.seed = seed
         self.timeout_ns = 10**9
         self.expected_base = 0
-        self._library = library(hopper=hopper, checked=checked)
+        self._library = library(hopper=hopper, checked=checked, traced=traced)
         self._kept: list[Array] = []
         self._segments = {s: self._room(program.segment_bytes.get(s, 0) + _SPARE) for s in Segment}
         bases = {segment: memory.ctypes.data for segment, memory in self._segments.items()}
@@ -167,6 +180,20 @@ class CpuSession:
     def misplace(self, table: str, by: int) -> None:
         """Let the next launch look for `table`, a pointer of LAUNCH, so many bytes further on."""
         self._launch[table] = int(self._launch[table]) + by
+
+    def trace(self, inputs: Mapping[str, Any], room: int = 64) -> tuple[Any, Trace]:
+        """One launch of the traced build: what it gives, or the Trap, and its trace."""
+        table = self._room(tracing.table_bytes(BLOCKS, room))
+        self._launch["trace"], self._launch["trace_room"] = table.ctypes.data, room
+        try:
+            result = self.run(inputs)
+        except Trap as trap:
+            result = trap
+        self._launch["trace"] = 0
+        end = BLOCKS * TRACE_BLOCK.dtype.itemsize
+        heads, spans = table[:end].view(TRACE_BLOCK.dtype), table[end:].view(TRACE_SPAN.dtype).reshape(BLOCKS, room)
+        noted = [of_block[: min(room, head["works"])] for of_block, head in zip(spans, heads, strict=True)]
+        return result, tracing.trace(heads, noted, self.plan.origins)
 
     def run(self, inputs: Mapping[str, Any], dims: Mapping[str, int] | None = None) -> Any:
         """One launch; outputs and state at their bounds. Raises Trap."""

@@ -60,7 +60,7 @@ def test_what_was_measured_is_taken_before_what_the_model_says(text):
     assert modelled.decision.choice == modelled.decision.offers[0].choice != OTHER
     assert measured.decision.seconds == 5e-6
     assert measured.decision.choice == OTHER
-    numbers = dict(zip((name for name, *_ in PRODUCT_SCHEDULE.fields), measured.detail, strict=True))
+    numbers = PRODUCT_SCHEDULE.values(measured.detail)
     assert (numbers["tile_rows"], numbers["tile_columns"], numbers["splits"]) == (64, 256, 4)
 
 

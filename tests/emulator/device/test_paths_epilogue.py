@@ -47,7 +47,7 @@ main:
     session = CpuSession(program, hopper=True)
     schedule = session.plan.schedules[0]
     assert schedule.path == PATH_GEMM
-    assert dict(zip((name for name, *_ in PRODUCT_SCHEDULE.fields), schedule.detail, strict=True))["pitch"] == 0
+    assert PRODUCT_SCHEDULE.values(schedule.detail)["pitch"] == 0
     assert_within_the_bound(program, session)
 
 

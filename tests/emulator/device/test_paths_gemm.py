@@ -38,7 +38,7 @@ def first_schedule(text: str) -> Schedule:
 
 def fields(schedule: Schedule) -> dict[str, int]:
     """The numbers of a schedule by their names."""
-    return dict(zip((name for name, *_ in PRODUCT_SCHEDULE.fields), schedule.detail, strict=True))
+    return PRODUCT_SCHEDULE.values(schedule.detail)
 
 
 def product(a: str, b: str, out: str, arguments: str = "y, a, b") -> str:

@@ -8,7 +8,7 @@ import pytest
 from dla.assembler import assemble
 from dla.emulator.compare import compare
 from dla.emulator.device import plan
-from dla.emulator.device.layout import OUT_IN_BOXES, PATH_CONV, PATH_GEMM
+from dla.emulator.device.layout import OUT_IN_BOXES, PATH_CONV, PATH_GEMM, PRODUCT_SCHEDULE
 from dla.emulator.device.paths import Target, tilings
 from dla.emulator.device.paths.choices import Offer
 from dla.emulator.device.paths.tilings import Choice, Tile
@@ -88,4 +88,4 @@ main:
     bases = {segment: (k + 1) << 32 for k, segment in enumerate(Segment)}
     schedule = plan.build(program, bases, Target(132, hopper=True)).schedules[0]
     assert schedule.path == PATH_CONV
-    assert (schedule.detail[4] == 256) == tall
+    assert (PRODUCT_SCHEDULE.values(schedule.detail)["tile_rows"] == 256) == tall

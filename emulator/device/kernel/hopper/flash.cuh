@@ -137,33 +137,30 @@ template <class T, u32 WIDTH> struct FlashAttention {
 #pragma unroll
         for (u32 half = 0; half < 2; ++half) top[half] = fmaxf(high[half][0], high[half][1]);
     }
-    // Lets the bases follow the maxima. `top`: of what a lane has of its rows. FIRST: there are no sums yet.
-    template <bool FIRST = false> static DEV void raise(Running& r, const f32 (&top)[2], f32 factor) {
-        if (!FIRST) {
-            warpgroup_wait<0>();
-            pin_all(r.outputs);
-        }
+    // Lets the bases follow the maxima; `top`: of what a lane has of its rows. What was summed up relative to those before is to be
+    // multiplied by `shrink`: outputs once no product adds to them, which a warp must not wait for by itself.
+    static DEV void raise(Running& r, const f32 (&top)[2], f32 factor, f32 (&shrink)[2]) {
 #pragma unroll
         for (u32 half = 0; half < 2; ++half) {
             f32 row = fmaxf(top[half], __shfl_xor_sync(0xffffffffu, top[half], 1));
             row = fmaxf(row, __shfl_xor_sync(0xffffffffu, row, 2));
-            const f32 base = fmaxf(r.base[half], row * factor), shrink = fast_exp2(r.base[half] - base);
+            const f32 base = fmaxf(r.base[half], row * factor);
+            shrink[half] = fast_exp2(r.base[half] - base);
             r.base[half] = base;
-            if (FIRST) continue;
-            r.total[half] *= shrink;
-#pragma unroll
-            for (u32 i = 0; i < OUTPUTS / 4; ++i) {
-                r.outputs[4 * i + 2 * half] *= shrink;
-                r.outputs[4 * i + 2 * half + 1] *= shrink;
-            }
+            r.total[half] *= shrink[half];
         }
     }
+    static DEV void shrink_outputs(Running& r, const f32 (&shrink)[2]) {
+#pragma unroll
+        for (u32 i = 0; i < OUTPUTS; ++i) r.outputs[i] *= shrink[i / 2 % 2];
+    }
     // Products become probabilities, where they are, while the ones before are in use.
-    static DEV void soften(f32 (&s)[SCORES], Running& r, f32 factor) {
+    static DEV void soften(f32 (&s)[SCORES], Running& r, f32 factor, f32 (&shrink)[2]) {
         f32 top[2], sum[2][2];
         find_top(top, s);
         const f32 above = fmaxf(fmaf(top[0], factor, -r.base[0]), fmaf(top[1], factor, -r.base[1]));
-        if (__any_sync(0xffffffffu, above > SLACK)) raise(r, top, factor);
+        shrink[0] = shrink[1] = 1.0f;
+        if (__any_sync(0xffffffffu, above > SLACK)) raise(r, top, factor, shrink);
 #pragma unroll
         for (u32 i = 0; i < SCORES; ++i) {
             s[i] = fast_exp2(fmaf(s[i], factor, -r.base[i / 2 % 2]));
@@ -191,15 +188,16 @@ template <class T, u32 WIDTH> struct FlashAttention {
     }
     // The same for narrow heads: maxima are looked for only where the sums show that one has risen far, or to begin with.
     template <bool FIRST> static DEV void soften_narrow(u32 (&p)[STEPS][4], const f32 (&s)[SCORES], Running& r, f32 factor) {
-        f32 top[2], sum[2];
+        f32 top[2], sum[2], shrink[2];
         if (FIRST) {
             find_top(top, s);
-            raise<true>(r, top, factor);
+            raise(r, top, factor, shrink);
         }
         soften_into(p, sum, s, r, factor);
         if (!FIRST && __any_sync(0xffffffffu, fmaxf(sum[0], sum[1]) > MOST)) {
             find_top(top, s);
-            raise(r, top, factor);
+            raise(r, top, factor, shrink);
+            shrink_outputs(r, shrink);
             soften_into(p, sum, s, r, factor);
         }
 #pragma unroll
@@ -269,7 +267,8 @@ template <class T, u32 WIDTH> struct FlashAttention {
         release(me, 1);
         mask(s, c, t.first_block, me);
         if (WIDE) {
-            soften(s, r, fabsf(c.factor));
+            f32 shrink[2];
+            soften(s, r, fabsf(c.factor), shrink);
             pack(p, s);
         } else {
             soften_narrow<true>(p, s, r, fabsf(c.factor));
@@ -294,9 +293,11 @@ template <class T, u32 WIDTH> struct FlashAttention {
             }
             mask(s, c, key, me);
             if (WIDE) {
-                soften(s, r, fabsf(c.factor));
+                f32 shrink[2];
+                soften(s, r, fabsf(c.factor), shrink);
                 warpgroup_wait<0>();
                 pin_all(r.outputs);
+                if (__any_sync(0xffffffffu, fminf(shrink[0], shrink[1]) < 1.0f)) shrink_outputs(r, shrink);
                 release(me, 1);
                 pack(p, s);
             } else {

@@ -24,7 +24,7 @@ struct TurnedToDepth {
 template <bool BATCHES> struct OperandLoader {
     const void* map;
     u32 offset;                             // bytes from a stage's start to where the copies go
-    u32 boxes, box_bytes;
+    u32 boxes, box_bytes;                   // how many, and from one to the next
     u32 skipped;                            // rows of the operand in front of the half that this block brings
     bool halved;
     i32 inner, outer, last;                 // coordinates in the map: the first two, and the last one
@@ -35,18 +35,17 @@ template <bool BATCHES> struct OperandLoader {
     DEV OperandLoader(const HopperProducts& p, u32 operand) : skipped(0), batch{0, 0, 0} {
         const bool right = operand == 1, across = p.has(right ? B_ACROSS : A_ACROSS), whole = p.has(right ? B_WHOLE : A_WHOLE);
         const i32 slices = p.schedule().slices, line = p.line();
-        u32 bytes = right ? p.right_copied() : p.left_copied();
+        u32 lines = right ? p.right_lines() : p.left_lines();
         map = p.map(right ? p.schedule().b_map : p.schedule().a_map);
         offset = right ? p.left_bytes() : 0;
         halved = p.has(right ? B_SHARED : A_SHARED);
         if (halved) {
-            bytes /= 2;
-            const u32 mine = blockIdx.x % PAIR * bytes;
-            offset += mine;
-            skipped = mine / (LINE_BYTES * slices);
+            lines /= 2;
+            skipped = blockIdx.x % PAIR * lines;
+            offset += skipped * slices * LINE_BYTES;
         }
-        boxes = whole ? 1 : across ? bytes / (LINE_BYTES * line * slices) : slices;
-        box_bytes = bytes / boxes;
+        boxes = whole ? 1 : across ? ProductTiles::shifted(lines, line) : slices;
+        box_bytes = (across ? slices * line : lines) * LINE_BYTES;
         inner_step = across || whole ? 0 : slices * line;
         outer_step = across ? slices * line : 0;
         last_step = across || !whole ? 0 : slices;
@@ -237,7 +236,7 @@ struct HopperGemm {
     // False if the run is over.
     template <bool BATCHES>
     static DEV bool load_item(const HopperProducts& p, u32 stages, OperandLoader<BATCHES>& a, OperandLoader<BATCHES>& b, Loader& loader, bool ready) {
-        const u32 granules = p.granules(), bytes = p.left_copied() + p.right_copied();
+        const u32 granules = p.granules(), bytes = p.copied_bytes();
         if (!ready && !p.has(B_CONSTANT)) {
             loader.wait_ready();
             ready = true;

@@ -27,7 +27,7 @@ struct HopperProducts {
     DEV ProductTiles tiles() const {
         const u32 rows = schedule().rows, columns = ProductArgs(work).columns();
         const bool swapped = has(TRANSPOSED);
-        return ProductTiles(swapped ? columns : rows, swapped ? rows : columns, schedule().batches, schedule());
+        return ProductTiles(swapped ? columns : rows, swapped ? rows : columns, schedule());
     }
     // What does not change from tile to tile, worked out once: for most programs when they are loaded (dla_prepare).
     static DEV void prepare(Work& w);
@@ -63,16 +63,15 @@ struct HopperProducts {
     DEV bool low() const { return schedule().tile_rows % BLOCK_ROWS != 0; }  // see hopper/low.cuh
     DEV u32 left_bytes() const { return schedule().tile_rows * schedule().slices * LINE_BYTES; }  // of a in a stage
     DEV u32 right_bytes() const { return schedule().tile_columns * schedule().slices * LINE_BYTES; }
-    // Of these, what copies bring: a tile that has more rows (or columns) than there are gets but those, in groups of 8. What is in shared
-    // memory beside them comes to sums that nobody stores.
-    DEV u32 left_lines() const { return has(A_SHORT) ? whole_groups(schedule().rows) : schedule().tile_rows; }
-    DEV u32 right_lines() const { return has(B_SHORT) ? whole_groups(ProductArgs(work).columns()) : schedule().tile_columns; }
-    DEV u32 left_copied() const { return left_lines() * schedule().slices * LINE_BYTES; }
-    DEV u32 right_copied() const { return right_lines() * schedule().slices * LINE_BYTES; }
+    // Of these, what copies bring of each slice: a tile that has more rows (or columns) than there are gets but those, in groups of 8. What
+    // is in shared memory beside them comes to sums that nobody stores.
+    DEV u32 left_lines() const { return schedule().a_lines; }
+    DEV u32 right_lines() const { return schedule().b_lines; }
+    DEV u32 copied_bytes() const { return (left_lines() + right_lines()) * schedule().slices * LINE_BYTES; }
     DEV static u32 whole_groups(u32 n) { return (n + 7) / 8 * 8; }
-    DEV u32 stage_bytes() const { return left_bytes() + right_bytes(); }
+    DEV u32 stage_bytes() const { return (schedule().tile_rows + schedule().tile_columns) * schedule().slices * LINE_BYTES; }
+    DEV u32 granules() const { return schedule().granules; }
     // So many that the ring is a number of them (5 and 7 do not divide 24): else the loader has to look for room each time.
-    DEV u32 granules() const { return granules_of(stage_bytes()); }
     static DEV constexpr u32 granules_of(u32 bytes) {
         const u32 count = (bytes + GRANULE_BYTES - 1) / GRANULE_BYTES;
         return count + (count == 5 || count == 7);
@@ -126,6 +125,12 @@ DEV void HopperProducts::prepare(Work& w) {
     ProductSchedule& s = *reinterpret_cast<ProductSchedule*>(w.detail);
     s.rows = p.extent(p.axis(3), args.out().rank - 1u);
     s.batches = p.extent(0, p.axis(3));
+    const u32 columns = args.columns(), pair_rows = ProductTiles::rows_of_pair(s), pair_columns = ProductTiles::columns_of_pair(s);
+    s.down = ((p.has(TRANSPOSED) ? columns : s.rows) + pair_rows - 1) / pair_rows;
+    s.across = ((p.has(TRANSPOSED) ? s.rows : columns) + pair_columns - 1) / pair_columns;
+    s.a_lines = p.has(A_SHORT) ? whole_groups(s.rows) : s.tile_rows;
+    s.b_lines = p.has(B_SHORT) ? whole_groups(columns) : s.tile_columns;
+    s.granules = granules_of(p.stage_bytes());
     s.what = p.has(OUT_IN_LINES) ? Lines::what_of(args, p.has(OUT_IN_CHUNKS)) : 0;
     // Whether bias is the first to meet the sums: then it is fetched before the main loop, and added before the steps.
     if (args.steps(0) != STEP_BIAS || args.alpha() != 1.0f || args.has_c() || args.is_glu()) s.flags &= ~BIAS_EARLY;

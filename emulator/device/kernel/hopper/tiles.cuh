@@ -22,26 +22,26 @@ DEV u32 last_column(const ProductSchedule& s, u32 columns) { return s.flags & OV
 // All tiles of `batches` products of rows x columns. Tiles go in bands of BAND_ROWS, down before across, so that
 // those that run at the same time share both operands in the L2 cache.
 struct ProductTiles {
-    u32 rows, columns, batches;       // of the result, at present (columns: of the sums)
+    u32 rows, columns;                // of the result, at present (columns: of the sums)
     u32 tile_rows, tile_columns;
     u32 pair_rows, pair_columns;      // of the tiles of a pair, of which each block has half; else of a tile
-    u32 down, across;                 // tiles of a batch
+    u32 down, across, batches;        // tiles of a batch, or pairs
     u32 last_row, last_column;        // that one begins with, at most
-    u32 stages, splits, band;
+    u32 stages, splits;
 
-    DEV ProductTiles(u32 r, u32 c, u32 b, const ProductSchedule& s)
-        : rows(r), columns(c), batches(b), tile_rows(s.tile_rows), tile_columns(s.tile_columns),
-          pair_rows(s.flags & B_SHARED ? 2 * s.tile_rows : s.tile_rows),
-          pair_columns(s.flags & A_SHARED ? 2 * s.tile_columns : s.tile_columns),
-          down(divide_up(r, pair_rows)), across(divide_up(c, pair_columns)),
-          last_row(::last_row(s, r)), last_column(::last_column(s, c)),
-          stages(s.stages), splits(s.splits), band(divide_up(BAND_ROWS, pair_rows)) {}
+    // Of a product that has been prepared.
+    DEV ProductTiles(u32 r, u32 c, const ProductSchedule& s)
+        : rows(r), columns(c), tile_rows(s.tile_rows), tile_columns(s.tile_columns), pair_rows(rows_of_pair(s)), pair_columns(columns_of_pair(s)),
+          down(s.down), across(s.across), batches(s.batches), last_row(::last_row(s, r)), last_column(::last_column(s, c)),
+          stages(s.stages), splits(s.splits) {}
+
+    DEV static u32 rows_of_pair(const ProductSchedule& s) { return s.tile_rows << ((s.flags & B_SHARED) != 0); }
+    DEV static u32 columns_of_pair(const ProductSchedule& s) { return s.tile_columns << ((s.flags & A_SHARED) != 0); }
 
     // By a power of two.
     DEV static u32 shifted(u32 n, u32 by) { return n >> (31 - __clz(by)); }
     // By any number: most are powers of two, which saves a division of some twenty instructions.
     DEV static u32 divide(u32 n, u32 by) { return (by & (by - 1)) == 0 ? shifted(n, by) : n / by; }
-    DEV static u32 divide_up(u32 n, u32 by) { return divide(n + by - 1, by); }
 
     DEV bool in_pairs() const { return pair_rows != tile_rows || pair_columns != tile_columns; }
     DEV u32 items() const { return down * across * batches * splits << in_pairs(); }
@@ -63,9 +63,13 @@ struct ProductTiles {
             p.batch = place / (down * across);
             place -= p.batch * (down * across);
         }
-        const u32 first = down <= band ? 0 : divide(place, band * across) * band;  // row of tiles that the band begins with
-        const u32 height = min(band, down - first);
-        place -= first * across;
+        u32 first = 0, height = down;  // row of tiles that the band begins with
+        if (down * pair_rows > BAND_ROWS) {
+            const u32 band = (BAND_ROWS + pair_rows - 1) / pair_rows;
+            first = place / (band * across) * band;
+            height = min(band, down - first);
+            place -= first * across;
+        }
         p.column = divide(place, height);
         p.row = (first + place - p.column * height) * pair_rows;
         p.column *= pair_columns;

@@ -21,6 +21,8 @@ inline char* shared_memory_anew() { return shared_memory; }
 static u64 clock_;
 inline u64 nanoseconds() { return clock_; }
 inline u32 clocks() { return static_cast<u32>(clock_); }
+inline u64 all_clocks() { return 2 * clock_; }
+inline u32 multiprocessor() { return 10 + blockIdx.x; }
 template <class T> inline T yielded(const T* p, const char* where) { yield_(where); return *p; }
 inline u32 load_acquire(const u32* p) { return yielded(p, "a counter"); }
 inline u32 load_relaxed(const u32* p) { return yielded(p, "a counter"); }

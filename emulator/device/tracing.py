@@ -1,0 +1,76 @@
+"""What the traced build notes (kernel/trace.cuh), and how it becomes a Trace.
+
+Each role of a block notes the clock of its multiprocessor, which costs it a store that nobody waits for. These clocks
+start anywhere, so each block notes its own and the one that all have, at its beginning and at its end.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from dla.emulator.device.layout import TRACE_BLOCK, TRACE_SPAN
+from dla.emulator.trace import SPAN, Trace
+from dla.isa.dtypes import Array
+
+ROOM = 32768
+"""Spans of a block, unless another number is asked for."""
+
+
+def table_bytes(blocks: int, room: int) -> int:
+    """What the kernel is given to write to."""
+    return blocks * (TRACE_BLOCK.dtype.itemsize + room * TRACE_SPAN.dtype.itemsize)
+
+
+def trace(heads: Array, noted: Sequence[Array], origins: Sequence[int]) -> Trace:
+    """The Trace of one run.
+
+    `heads`: a record of TRACE_BLOCK for each block. `noted`: the spans of each, of TRACE_SPAN, in order; fewer than the
+    block had works where there was no room. `origins`: of each instruction that is executed, its index in the program;
+    those that an instruction was cut into count as executed with the first of them.
+    """
+    per_clock = _nanoseconds_per_clock(heads)
+    first = np.unique(np.asarray(origins), return_index=True)[1]  # executed first, of each instruction of the program
+    parts = np.arange(len(origins)) - first[np.searchsorted(np.unique(origins), origins)]
+    began = heads["ended_ns"] - (heads["ended_clock"] - heads["began_clock"]).astype(np.float64) * per_clock
+    start = began.min()
+    spans = []
+    for block, (head, found) in enumerate(zip(heads, noted, strict=True)):
+        if found.size:
+            times = {
+                name: np.rint(
+                    head["ended_ns"] - start - (head["ended_clock"] - found[name]).astype(np.int64) * per_clock
+                ).astype(np.int64)
+                for name in ("decoded", "ready", "loaded", "done", "signalled")
+            }
+            times["loaded"][found["loaded"] == 0] = 0
+            spans.append(_spans(block, found, times, parts, origins))
+    return Trace(
+        np.concatenate(spans) if spans else np.empty(0, SPAN),
+        tuple(int(m) for m in heads["multiprocessor"]),
+        int(heads["ended_ns"].max() - start),
+        int(sum(int(head["works"]) - found.size for head, found in zip(heads, noted, strict=True))),
+    )
+
+
+def _nanoseconds_per_clock(heads: Array) -> float:
+    """All multiprocessors have one frequency, and each measures it a little differently: the median."""
+    clocks = (heads["ended_clock"] - heads["began_clock"]).astype(np.float64)
+    return float(np.median((heads["ended_ns"] - heads["began_ns"]).astype(np.float64) / np.maximum(clocks, 1)))
+
+
+def _spans(block: int, found: Array, times: dict[str, Array], parts: Array, origins: Sequence[int]) -> Array:
+    """Spans of one block: what came before the one before was done, was not its workers' yet."""
+    spans = np.zeros(found.size, SPAN)
+    executed = found["instruction"].astype(np.int64)
+    spans["order"] = found["order"].astype(np.int64) - 1 - parts[executed]
+    spans["instruction"] = np.asarray(origins)[executed]
+    spans["block"], spans["tiles"] = block, found["tiles"]
+    done = np.maximum.accumulate(times["done"])
+    spans["began"] = np.maximum(times["decoded"], np.concatenate([[np.iinfo(np.int64).min], done[:-1]]))
+    spans["began"] = np.minimum(spans["began"], done)
+    spans["ready"] = np.minimum(times["ready"], done)
+    spans["loaded"] = np.clip(times["loaded"], np.maximum(spans["began"], spans["ready"]), done)
+    spans["done"], spans["signalled"] = done, np.maximum(times["signalled"], done)
+    return spans

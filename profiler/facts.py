@@ -1,0 +1,100 @@
+"""A profile as facts for programs (`--json`): everything but the spans. Keys are stable, and name their units."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from dla.profiler.measures import Kind, Measured, kinds, measured
+from dla.profiler.profile import Profile, Whole
+
+
+def facts(profile: Profile) -> dict[str, Any]:
+    """Everything that was measured; what is not known is None."""
+    return {
+        "program": profile.program.name,
+        "machine": profile.machine,
+        "device": dict(profile.device),
+        "dims": dict(profile.dims),
+        "wall_us": profile.wall * 1e6,
+        "runs_us": [run * 1e6 for run in profile.runs],
+        "traced_us": profile.traced * 1e6,
+        "overhead_us": profile.overhead * 1e6,
+        "multiprocessors": len(set(profile.trace.multiprocessors)),
+        "blocks": profile.trace.blocks,
+        "spans": len(profile.trace.spans),
+        "lost_spans": profile.trace.lost,
+        "ceilings": {
+            "bytes_per_s": profile.ceilings.bytes_per_second,
+            "flops_per_s": dict(profile.ceilings.flops),
+        },
+        "instructions": [_instruction(m) for m in measured(profile)],
+        "kinds": [_kind(kind) for kind in kinds(profile)],
+        "critical_path": [
+            {"begin_ns": s.begin, "end_ns": s.end, "instruction": s.instruction, "block": s.block, "order": s.order}
+            for s in profile.critical
+        ],
+        "segments_bytes": dict(profile.segments),
+        "wholes": [_whole(whole, profile.wall) for whole in profile.wholes],
+        "trap": profile.trap,
+    }
+
+
+def _instruction(m: Measured) -> dict[str, Any]:
+    f = m.figures
+    total, mean, least, most = f.spent
+    return {
+        "index": f.index,
+        "name": f.name,
+        "text": f.text,
+        "location": f.location,
+        "way": f.way,
+        "calls": f.calls,
+        "time_us": f.time * 1e6,
+        "share": m.share,
+        "active_us": _us(m.active),
+        "spent_us": {"total": total * 1e6, "mean": mean * 1e6, "least": least * 1e6, "most": most * 1e6},
+        "working_us": f.working * 1e6,
+        "waiting_us": f.waiting * 1e6,
+        "flops": f.flops,
+        "bytes": f.bytes,
+        "flops_per_s": m.flops_rate,
+        "bytes_per_s": m.bytes_rate,
+        "roof_us": f.roof * 1e6,
+        "of_roof": m.of_roof,
+        "native": None if f.native is None else {
+            "kernel": f.native.kernel,
+            "cold_us": f.native.cold * 1e6,
+            "warm_us": _us(f.native.warm),
+            "of_native": m.of_native,
+            "agrees": f.native.agrees,
+            "error": f.native.error,
+        },
+        "why_no_native": f.why_no_native or None,
+    }  # fmt: skip
+
+
+def _kind(kind: Kind) -> dict[str, Any]:
+    return {
+        "name": kind.name,
+        "written": kind.written,
+        "calls": kind.calls,
+        "time_us": kind.time * 1e6,
+        "share": kind.share,
+        "flops": kind.flops,
+        "bytes": kind.bytes,
+    }
+
+
+def _whole(whole: Whole, wall: float) -> dict[str, Any]:
+    return {
+        "name": whole.name,
+        "time_us": _us(whole.time),
+        "of_native": whole.time / wall if whole.time is not None and wall else None,
+        "first_us": _us(whole.first),
+        "agrees": whole.agrees,
+        "note": whole.note or None,
+    }
+
+
+def _us(seconds: float | None) -> float | None:
+    return None if seconds is None else seconds * 1e6

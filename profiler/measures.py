@@ -1,0 +1,149 @@
+"""What follows from a profile, and all its reports show: rates, shares of a roof, ratios, sums by kind.
+
+`active` is how long one call took from when it could begin to when its last tile was done, on average over all calls:
+the time that rates and native kernels are compared by. It comes from the trace, because the time on the critical path
+is short where an instruction runs beside others, and `spent` counts what blocks wait that are early.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from dla.emulator.trace import Trace
+from dla.isa.dtypes import Array
+from dla.profiler.profile import Figures, Profile
+
+
+@dataclass(frozen=True)
+class Measured:
+    """One instruction. What cannot be known is None."""
+
+    figures: Figures
+    share: float | None  # of the wall time
+    active: float | None  # seconds of one call
+    flops_rate: float | None  # operations per second
+    bytes_rate: float | None
+    of_roof: float | None  # 1: as fast as the ceilings allow
+    of_native: float | None  # time of the native kernel / active: above 1, dla is faster
+
+
+@dataclass(frozen=True)
+class Kind:
+    """All instructions of one name."""
+
+    name: str
+    written: int
+    calls: int
+    time: float  # seconds on the critical path
+    share: float | None
+    flops: int  # of all calls
+    bytes: int
+
+
+def measured(profile: Profile) -> tuple[Measured, ...]:
+    """Every instruction, in program order."""
+    active = active_times(profile.trace)
+    return tuple(_measured(figures, active.get(figures.index), profile.wall) for figures in profile.figures)
+
+
+def _measured(figures: Figures, active: float | None, wall: float) -> Measured:
+    if active is None and figures.calls:  # its spans are lost
+        active = figures.time / figures.calls
+    active = active or None
+    native = figures.native
+    return Measured(
+        figures=figures,
+        share=_quotient(figures.time, wall),
+        active=active,
+        flops_rate=_quotient(figures.flops, active) if figures.flops else None,
+        bytes_rate=_quotient(figures.bytes, active) if figures.bytes else None,
+        of_roof=_quotient(figures.roof, active) if figures.roof else None,
+        of_native=_quotient(native.cold, active) if native else None,
+    )
+
+
+def _quotient(above: float, below: float | None) -> float | None:
+    return above / below if below else None
+
+
+def kinds(profile: Profile) -> tuple[Kind, ...]:
+    """Sums by name, the one that takes longest first; instructions that were never executed count as written."""
+    by_name: dict[str, list[Figures]] = {}
+    for figures in profile.figures:
+        by_name.setdefault(figures.name, []).append(figures)
+    found = []
+    for name, members in by_name.items():
+        time = sum(f.time for f in members)
+        found.append(Kind(
+            name, len(members), sum(f.calls for f in members), time, _quotient(time, profile.wall),
+            sum(f.flops * f.calls for f in members), sum(f.bytes * f.calls for f in members),
+        ))  # fmt: skip
+    return tuple(sorted(found, key=lambda kind: (-kind.time, kind.name)))
+
+
+def active_times(trace: Trace) -> Mapping[int, float]:
+    """Seconds of one call by instruction, for those that the trace has."""
+    begin, end, instruction = _executions(trace)
+    if not len(begin):
+        return {}
+    calls = np.bincount(instruction)
+    total = np.bincount(instruction, weights=end - begin)
+    return {int(i): float(total[i] / calls[i]) * 1e-9 for i in np.flatnonzero(calls)}
+
+
+def _executions(trace: Trace) -> tuple[Array, Array, Array]:
+    """(begin, end, instruction) of every execution: from when a block could begin to when the last one was done."""
+    spans = trace.spans
+    if not len(spans):
+        return (np.empty(0, np.int64),) * 3
+    by_order = np.argsort(spans["order"], kind="stable")
+    order = spans["order"][by_order]
+    first = np.flatnonzero(np.concatenate([[True], order[1:] != order[:-1]]))
+    begin = np.minimum.reduceat(np.maximum(spans["began"], spans["ready"])[by_order], first)
+    end = np.maximum.reduceat(spans["done"][by_order], first)
+    return begin, end, spans["instruction"][by_order[first]].astype(np.int64)
+
+
+@dataclass(frozen=True)
+class Rates:
+    """What the whole machine did over time: `edges` in nanoseconds, one more than there are values."""
+
+    edges: Array
+    flops: Array  # operations per second, the average between two edges
+    bytes: Array
+
+
+def rates(profile: Profile, most: int) -> Rates:
+    """Rates over time, in at most `most` equal stretches.
+
+    The work of a call is spread over its blocks by their tiles, and over each block's time from when it could begin to
+    when it was done.
+    """
+    spans = profile.trace.spans
+    if not len(spans):
+        return Rates(np.zeros(1, np.int64), np.empty(0), np.empty(0))
+    begin = np.maximum(spans["began"], spans["ready"])
+    end = np.maximum(spans["done"], begin + 1)
+    tiles = np.bincount(spans["order"], weights=spans["tiles"])
+    part = spans["tiles"] / np.maximum(tiles[spans["order"]], 1)
+    first, last = int(begin.min()), int(end.max())
+    edges = np.linspace(first, last, min(most, last - first) + 1).round().astype(np.int64)
+    work = np.zeros((2, max(f.index for f in profile.figures) + 1))
+    for figures in profile.figures:
+        work[:, figures.index] = figures.flops, figures.bytes
+    found = [_spread(begin, end, part * kind[spans["instruction"]], edges) for kind in work]
+    return Rates(edges, *found)
+
+
+def _spread(begin: Array, end: Array, weights: Array, edges: Array) -> Array:
+    """Weights per second between each two of `edges`, each weight spread evenly from its begin to its end."""
+    slope = weights / (end - begin)
+    when = np.concatenate([begin, end])
+    order = np.argsort(when, kind="stable")
+    when = when[order]
+    level = np.cumsum(np.concatenate([slope, -slope])[order])  # from each of `when` on
+    done = np.concatenate([[0.0], np.cumsum(level[:-1] * np.diff(when))])  # up to each of `when`
+    return np.asarray(np.diff(np.interp(edges, when, done)).clip(0) / np.diff(edges) * 1e9)
