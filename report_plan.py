@@ -15,9 +15,6 @@ if TYPE_CHECKING:
     from dla.emulator.device.plan import Plan
     from dla.isa.program import Instruction, Program
 
-PATHS = ("generic", "gemm", "stream", "conv", "flash", "pixels")
-"""Names of the ways in which the machine executes tensor instructions, by layout.PATH_..."""
-
 
 def view(program: Program) -> tuple[dict[str, Any], list[Table | str]]:
     """The plan of a verified `program` for the GPU at hand, an H200 without one, as facts and as text.
@@ -60,7 +57,7 @@ def planned(program: Program, blocks: int, *, hopper: bool, choices: Choices | N
     InputError for dims of 2**31 and more.
     """
     from dla.emulator.device import plan
-    from dla.emulator.device.layout import WAIT_FOR_ALL
+    from dla.emulator.device.layout import PATHS, WAIT_FOR_ALL
     from dla.emulator.device.paths import Target
     from dla.isa.descriptor import Segment
 

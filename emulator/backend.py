@@ -8,6 +8,7 @@ from typing import Any, Protocol
 from dla.emulator.result import Result
 from dla.emulator.trace import Trace
 from dla.isa.dtypes import Array
+from dla.isa.errors import Trap
 from dla.isa.program import Program
 
 
@@ -41,11 +42,8 @@ class Session(Protocol):
 class TracedSession(Session, Protocol):
     """A session whose machine records what it does: every one of GoldenMachine, those of DeviceMachine(traced=True)."""
 
-    recorded: Trace | None
-    """Of the last `trace`, also where that ended in a trap: then of what ran before it."""
-
-    def trace(self, inputs: Mapping[str, Any], dims: Mapping[str, int] | None = None) -> tuple[Result, Trace]:
-        """As `run`, and when each instruction ran. Raises what `run` raises."""
+    def trace(self, inputs: Mapping[str, Any], dims: Mapping[str, int] | None = None) -> tuple[Result | Trap, Trace]:
+        """`run`, and when each instruction ran; a Trap is given back with what ran before it, not raised."""
         ...
 
 

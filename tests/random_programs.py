@@ -238,7 +238,7 @@ def random_values(rng: random.Random, dtype: DType, shape: tuple[int, ...], limi
     if dtype is DType.BOOL:
         return generator.integers(0, 2, shape).astype(np.bool_)
     if not dtype.is_float:
-        return generator.integers(0, limit, shape).astype(dtype.numpy)
+        return generator.integers(0, max(1, limit), shape).astype(dtype.numpy)  # 0: of an axis without elements
     values = generator.standard_normal(shape)
     special = generator.random(shape)
     values = np.where(special < 0.02, np.nan, np.where(special > 0.98, -np.inf, values))

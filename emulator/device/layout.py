@@ -21,6 +21,7 @@ PATH_DETAIL = 16
 CLAIMS_AT = 13
 IMAGES_AHEAD = 3
 PATH_GENERIC, PATH_GEMM, PATH_STREAM, PATH_CONV, PATH_FLASH, PATH_PIXELS = range(6)
+PATHS = ("generic", "gemm", "stream", "conv", "flash", "pixels")  # their names
 TENSOR_MAP_BYTES = 128
 MAX_SPLITS = 6
 A_ACROSS, B_ACROSS, HALF_FLOATS, BATCHED, B_CONSTANT, BIAS_EARLY = (1 << i for i in range(6))

@@ -61,8 +61,6 @@ class GoldenSession:
         self._const = ConstMemory(weights.blocks(program))
         self._reach = Reach(program)
         self._state = new_state(program)
-        self.recorded: Trace | None = None
-        """Of the last `trace`, also where that ended in a trap."""
 
     @property
     def state(self) -> Mapping[str, Array]:
@@ -79,18 +77,15 @@ class GoldenSession:
         """Run to HALT. Raises InputError before the run, Trap during it; after a Trap, state is unchanged."""
         return self._within_memory(bind(self.program, inputs, dims), None)
 
-    def trace(self, inputs: Mapping[str, Any], dims: Mapping[str, int] | None = None) -> tuple[Result, Trace]:
-        """As `run`, and when each instruction ran. After a Trap, `recorded` has what ran before it."""
+    def trace(self, inputs: Mapping[str, Any], dims: Mapping[str, int] | None = None) -> tuple[Result | Trap, Trace]:
+        """`run`, and when each instruction ran; a Trap is given back with what ran before it, not raised."""
         recorder = Recorder(TRACED_EXECUTIONS)
-        self.recorded = None
         bound = bind(self.program, inputs, dims)
         try:
-            result = self._within_memory(bound, recorder)
-        except Trap:
-            self.recorded = recorder.trace()
-            raise
-        self.recorded = trace = recorder.trace()
-        return result, trace
+            result: Result | Trap = self._within_memory(bound, recorder)
+        except Trap as trap:
+            result = trap
+        return result, recorder.trace()
 
     def _within_memory(self, bound: Bound, recorder: Recorder | None) -> Result:
         try:

@@ -130,7 +130,7 @@ class _Moved(TorchDispatchMode):
     """Moves every f64 that a kernel computes by up to `roundoff` of itself; views and copies stay."""
 
     def __init__(self, roundoff: float, direction: float | None, seed: int) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]  # torch has no hints for it
         self._roundoff, self._direction = roundoff, direction
         self._generator = torch.Generator().manual_seed(seed)
 
