@@ -13,6 +13,7 @@ from dla.isa.errors import AssemblyError, Diagnostic, InputError
 from dla.isa.names import shown
 
 if TYPE_CHECKING:
+    from dla.emulator.onnxruntime_backend import Original
     from dla.emulator.result import Result
     from dla.isa.dtypes import Array
     from dla.isa.program import Program
@@ -135,6 +136,15 @@ def inputs_for(
     return given if seed is None else {**random_inputs(found.program, seed, dims), **given}
 
 
+def state_for(program: Program, path: str | None) -> dict[str, Array]:
+    """The `.state` tensors in the file `path`, none where no file was given."""
+    from dla.emulator.tensorfiles import gather
+    from dla.isa.descriptor import Segment
+
+    states = {t.name: t for t in program.in_segment(Segment.STATE)}
+    return dict(gather([path], states, "state")) if path else {}
+
+
 def parsed_dims(specs: tuple[str, ...], option: str = "--set") -> dict[str, int]:
     """`("batch=64",)` as `{"batch": 64}`."""
     dims: dict[str, int] = {}
@@ -198,10 +208,15 @@ def runner(name: str, found: Source) -> Runner:
 
 
 def _on_onnxruntime(found: Source) -> Runner:
+    model = original(found)
+    return lambda inputs, dims, state: model.run(inputs, dims)
+
+
+def original(found: Source, *, gpu: bool = False) -> Original:
     """The original model on onnxruntime, its inputs and outputs called as in the program."""
     from dla.emulator.onnxruntime_backend import Original
 
     if found.request is None:
         raise InputError("onnxruntime runs .onnx models, and this is a program", hint="leave it out of --backends")
-    original = Original(found.request.path, found.program, (found.inputs, found.outputs), found.request.values)
-    return lambda inputs, dims, state: original.run(inputs, dims)
+    names = found.inputs, found.outputs
+    return Original(found.request.path, found.program, names, found.request.values, gpu=gpu)

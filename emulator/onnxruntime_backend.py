@@ -1,4 +1,4 @@
-"""onnxruntime on the CPU as something to compare with: it runs the ONNX model that a program was compiled from."""
+"""onnxruntime as something to compare with: it runs the ONNX model that a program was compiled from."""
 
 from __future__ import annotations
 
@@ -23,6 +23,7 @@ _TYPES: dict[str, Any] = {
        ("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64")},
 }  # fmt: skip
 """By onnxruntime's names; there is no way to hand it NumPy arrays of bf16."""
+_CUDA, _CPU = "CUDAExecutionProvider", "CPUExecutionProvider"
 _ERRORS_ONLY = 3  # onnxruntime's log level: it warns of initialisers that it drops, and the like
 
 
@@ -30,12 +31,13 @@ class Original:
     """The model in an ONNX file, loaded by onnxruntime; in and out go the tensors of the `program` compiled from it.
 
     `names` are the program's names of the model's inputs and of its outputs; `values` those inputs of the model that
-    are constants in the program. Raises BackendError where onnxruntime is missing or does not take the model.
+    are constants in the program. It runs on the CPU, or with `gpu` on the GPU if this onnxruntime can. Raises
+    BackendError where onnxruntime is missing or does not take the model.
     """
 
     def __init__(
         self, path: Path, program: Program, names: tuple[Mapping[str, str], Mapping[str, str]],
-        values: Mapping[str, Array],
+        values: Mapping[str, Array], *, gpu: bool = False,
     ) -> None:  # fmt: skip
         try:
             import onnxruntime
@@ -50,9 +52,15 @@ class Original:
         self._program, self._values = program, values
         self._inputs, self._outputs = names
         try:
-            self._session = onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
+            providers = [p for p in (_CUDA, _CPU) if p == _CPU or (gpu and p in onnxruntime.get_available_providers())]
+            self._session = onnxruntime.InferenceSession(str(path), options, providers=providers)
         except self._refusals as error:
             raise BackendError(f"onnxruntime does not load '{shown(path)}': {_first_line(error)}") from None
+
+    @property
+    def provider(self) -> str:
+        """Which of onnxruntime's execution providers has the first choice."""
+        return str(self._session.get_providers()[0])
 
     def run(self, inputs: Mapping[str, Any], dims: Mapping[str, int] | None = None) -> Result:
         """One run on the program's inputs, given as to any machine; its outputs in the program's types.
