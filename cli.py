@@ -34,6 +34,7 @@ from dla.console import (
 )
 from dla.isa.errors import InputError
 from dla.isa.names import shown
+from dla.measuring import bench, profile
 from dla.options import ModelOptions, explain_option, input_options, model_options
 
 if TYPE_CHECKING:
@@ -366,6 +367,10 @@ def compare(
         show(report.comparison_table(rows))
     if not all(comparison.ok for _, comparison in rows):
         click.get_current_context().exit(COMPARISON_FAILED)
+
+
+main.add_command(profile)
+main.add_command(bench)
 
 
 # -- reference

@@ -136,14 +136,15 @@ def json_option(command: Command) -> Command:
 
 def print_json(facts: Any) -> None:
     """`facts` as JSON on stdout; NaN and infinities as strings, because JSON has no numbers for them."""
-    click.echo(json.dumps(_jsonable(facts), ensure_ascii=False))
+    click.echo(json.dumps(jsonable(facts), ensure_ascii=False))
 
 
-def _jsonable(value: Any) -> Any:
+def jsonable(value: Any) -> Any:
+    """`value` with what JSON has: keys and unknown objects as strings, NaN and infinities, too."""
     if isinstance(value, dict):
-        return {str(k): _jsonable(v) for k, v in value.items()}
+        return {str(k): jsonable(v) for k, v in value.items()}
     if isinstance(value, list | tuple):
-        return [_jsonable(v) for v in value]
+        return [jsonable(v) for v in value]
     if isinstance(value, float) and (value != value or value in (float("inf"), float("-inf"))):
         return str(value)
     return value if isinstance(value, str | int | float | bool | None) else str(value)

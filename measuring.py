@@ -1,0 +1,191 @@
+"""`dla profile` and `dla bench`: where the time of a program goes, and how long it takes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from dla.console import json_option, note, print_json, show, waiting
+from dla.isa.errors import BackendError, InputError
+from dla.options import ModelOptions, input_options, model_options
+
+if TYPE_CHECKING:
+    from dla.arguments import Source
+    from dla.profiler.profile import Profile, Whole
+    from dla.profiler.stand import Stand
+    from dla.profiler.whole import Judge
+
+_BACKEND = click.option(
+    "--backend", type=click.Choice(["auto", "golden", "gpu"]), default="auto", show_default=True,
+    help="auto: gpu where there is one, else golden (NumPy).",
+)  # fmt: skip
+_STATE = click.option("--state-in", metavar="FILE", help="Start each run with these `.state` tensors instead of zeros.")
+
+
+@click.command()
+@click.argument("program", default="-")
+@input_options
+@_STATE
+@_BACKEND
+@click.option("--repeat", type=click.IntRange(1), default=20, show_default=True, metavar="N",
+              help="Time so many runs that are not traced.")  # fmt: skip
+@click.option("--native", is_flag=True,
+              help="Check and time PyTorch's kernel beside each instruction; onnxruntime beside a model.")  # fmt: skip
+@click.option("--torch", "network", metavar="FILE.py:NAME",
+              help="Time a PyTorch module beside it: NAME() gives it and its example inputs.")  # fmt: skip
+@click.option("--instruction", type=click.IntRange(0), metavar="I", help="Show, and compare, this instruction only.")
+@click.option("--html", metavar="FILE", help="Write a page that a browser shows, without a network.")
+@click.option("--trace", metavar="FILE", help="Write a trace for ui.perfetto.dev.")
+@click.option("--json-file", metavar="FILE", help="Write everything as JSON to this file, too.")
+@model_options
+@json_option
+def profile(
+    program: str, model: ModelOptions, inputs: tuple[str, ...], seed: int | None, dims: tuple[str, ...],
+    state_in: str | None, backend: str, repeat: int, native: bool, network: str | None, instruction: int | None,
+    html: str | None, trace: str | None, json_file: str | None, as_json: bool,
+) -> None:  # fmt: skip
+    """Show where the time of a program goes.
+
+    By instruction: time on the critical path of the run, operations and bytes per second, what the hardware allows,
+    and with --native the kernel that does the same in PyTorch. A program that traps has the profile of what ran before.
+
+    \b
+      dla profile net.dla --random 1
+      dla profile model.onnx --random 1 --native --html report.html
+      dla profile net.dlab --random 1 --trace net.perfetto-trace --torch net.py:build
+    """
+    from dla.arguments import inputs_for, parsed_dims, source, state_for
+    from dla.profiler import run, whole
+    from dla.profiler.stand import stand_for
+
+    sizes = parsed_dims(dims)
+    for option in ["--native"] * native + ["--torch"] * (network is not None):
+        run.require_torch(option)
+    build = whole.factory(network) if network else None
+    origin = source(program, model, inputs, sizes)
+    _check_index(origin, instruction)
+    _check_places(html, trace, json_file)
+    stand = stand_for(backend, note)
+    note(f"backend: {stand.name}")
+    tensors, state = inputs_for(origin, inputs, seed, sizes), state_for(origin.program, state_in)
+    with waiting("profiling") as tell:
+        found, trap = run.measured(stand, origin.program, tensors, sizes, state, repeat=repeat, progress=tell)
+        if native:
+            found = run.with_natives(found, lambda index: instruction in (None, index), tell)
+        judge = whole.Judge(origin.program, tensors, found.dims, state)
+        if trap is None and native and origin.request is not None:
+            found = run.with_wholes(found, _onnxruntime(origin, stand, judge, repeat))
+        if trap is None and build is not None:
+            tell("PyTorch")
+            found = run.with_wholes(found, whole.of_torch(build, judge, repeat))
+    shown = found if instruction is None else run.only(found, instruction)
+    write_reports(found, shown, html, trace, json_file)
+    print_profile(shown, as_json=as_json)
+    if trap is not None:
+        note(str(trap))
+        click.get_current_context().exit(trap.exit_code)
+
+
+def _check_index(origin: Source, instruction: int | None) -> None:
+    count = len(origin.program.instructions)
+    if instruction is not None and instruction >= count:
+        raise InputError(f"--instruction {instruction}: the program has instructions 0 to {count - 1}")
+
+
+def _check_places(*files: str | None) -> None:
+    """Raise InputError for a folder that is missing, before anything is measured for it."""
+    for file in files:
+        if file is not None and not Path(file).parent.is_dir():
+            raise InputError(f"cannot write '{file}': there is no folder '{Path(file).parent}'",
+                             hint="make the folder first")  # fmt: skip
+
+
+def _onnxruntime(origin: Source, stand: Stand, judge: Judge, repeat: int) -> list[Whole]:
+    """The original of a model; nothing but a note where onnxruntime is missing or refuses it."""
+    from dla.arguments import original
+    from dla.profiler import whole
+
+    try:
+        return [whole.of_onnxruntime(lambda: original(origin, gpu=stand.name == "gpu"), judge, repeat)]
+    except BackendError as error:
+        note(f"without onnxruntime: {error.message}")
+        return []
+
+
+def write_reports(found: Profile, shown: Profile, html: str | None, trace: str | None, json_file: str | None) -> None:
+    """The files that were asked for, each whole or not at all. Raises InputError where one cannot be written."""
+    import json
+
+    from dla.console import jsonable, write_result
+    from dla.profiler import facts, page, perfetto
+
+    def write_json(path: str) -> None:
+        text = json.dumps(jsonable(facts.facts(shown)), ensure_ascii=False)
+        write_result(text.encode() + b"\n", path, binary=False)
+
+    writers: list[tuple[str | None, Callable[[str], None]]] = [
+        (html, lambda path: page.write(found, Path(path))),
+        (trace, lambda path: perfetto.write(found, Path(path))),
+        (json_file, write_json),
+    ]
+    for path, write in writers:
+        if path is not None:
+            write(path)
+            note(f"wrote {path}")
+
+
+def print_profile(shown: Profile, *, as_json: bool) -> None:
+    """On stdout."""
+    from dla.profiler import facts, table
+
+    if as_json:
+        print_json(facts.facts(shown))
+    else:
+        show(*table.parts(shown))
+
+
+@click.command()
+@click.argument("program", default="-")
+@input_options
+@_STATE
+@_BACKEND
+@click.option("--warmup", type=click.FloatRange(0), default=200.0, show_default=True, metavar="MS",
+              help="Run so long before anything counts: milliseconds.")  # fmt: skip
+@click.option("--duration", type=click.FloatRange(0), default=3.0, show_default=True, metavar="S",
+              help="Measure at least so long: seconds.")  # fmt: skip
+@click.option("--iterations", type=click.IntRange(1), default=10, show_default=True, metavar="N",
+              help="Measure at least so many runs.")  # fmt: skip
+@click.option("--cold", is_flag=True, help="Flush the GPU's second-level cache before each run.")
+@model_options
+@json_option
+def bench(
+    program: str, model: ModelOptions, inputs: tuple[str, ...], seed: int | None, dims: tuple[str, ...],
+    state_in: str | None, backend: str, warmup: float, duration: float, iterations: int, cold: bool, as_json: bool,
+) -> None:  # fmt: skip
+    """Run a program again and again: latencies and throughput.
+
+    A run starts from the same state each time, and its latency has the launch in, but no copies from or to the host.
+
+    \b
+      dla bench net.dlab --random 1
+      dla bench model.onnx --random 1 --duration 10 --cold --json
+    """
+    from dla.arguments import inputs_for, parsed_dims, source, state_for
+    from dla.profiler import bench as measure
+    from dla.profiler.stand import stand_for
+
+    sizes = parsed_dims(dims)
+    origin = source(program, model, inputs, sizes)
+    stand = stand_for(backend, note)
+    note(f"backend: {stand.name}")
+    tensors, state = inputs_for(origin, inputs, seed, sizes), state_for(origin.program, state_in)
+    limits = measure.Limits(warmup / 1e3, duration, iterations)
+    with waiting("measuring"):
+        found = measure.bench(stand, origin.program, tensors, sizes, state, limits, cold=cold)
+    if as_json:
+        print_json(measure.facts(found))
+    else:
+        show(*measure.parts(found))
