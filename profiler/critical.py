@@ -73,13 +73,17 @@ class Executions:
 
 
 class _Walk:
-    """From the end to the beginning, one span after the other. Every step goes to an earlier execution, so it ends."""
+    """From the end to the beginning, one span after the other.
+
+    Every step goes to an earlier execution, or back on one block (parts of an instruction are one execution): it ends.
+    """
 
     def __init__(self, program: Program, trace: Trace) -> None:
         self._trace = trace
         self._spans = trace.spans
         self._waits: Sequence[Sequence[int]] = conflicts(program)
         self._executions = Executions(trace)
+        self._needed: dict[int, list[int]] = {}
         self._everything = sum(1 for instruction in program.instructions if instruction.row.operands)
 
     def steps(self) -> tuple[Step, ...]:
@@ -122,7 +126,7 @@ class _Walk:
                 return span
         spans = self._spans
         same_block = at > 0 and spans["block"][at - 1] == spans["block"][at]
-        return at - 1 if same_block and spans["order"][at - 1] < spans["order"][at] else None
+        return at - 1 if same_block and spans["order"][at - 1] <= spans["order"][at] else None
 
     def _awaited(self, at: int) -> int | None:
         """Of the spans that span `at` depends on, the one that was signalled last."""
@@ -132,6 +136,24 @@ class _Walk:
             mine and len(waits) == self._everything
         ):  # of programs in which everything is ordered: no need to look at all
             return int(executions.latest_so_far[mine - 1])
-        needed = (executions.before(mine, j) for j in waits)
+        needed = (executions.before(mine, j) for j in self._recorded(int(self._spans["instruction"][at])))
         spans = [int(executions.latest[e]) for e in needed if e is not None]
         return max(spans, key=lambda span: int(self._spans["signalled"][span]), default=None)
+
+    def _recorded(self, instruction: int) -> list[int]:
+        """The instructions with spans that `instruction` waits for.
+
+        Through those without: what another instruction does along (a normalisation in a product), or what never ran.
+        """
+        if instruction not in self._needed:
+            found: list[int] = []
+            seen, ahead = {instruction}, list(self._waits[instruction])
+            while ahead:
+                other = ahead.pop()
+                if other in self._executions.by_instruction:
+                    found.append(other)
+                elif other not in seen:
+                    seen.add(other)
+                    ahead += self._waits[other]
+            self._needed[instruction] = found
+        return self._needed[instruction]

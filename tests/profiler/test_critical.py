@@ -98,6 +98,28 @@ def test_in_a_loop_the_execution_before_counts() -> None:
     assert [step.order for step in steps] == [1, 2, 4, 5, 7, 8, 10]
 
 
+def test_what_is_done_along_is_waited_through() -> None:
+    """An instruction without spans holds nothing up, but what it waits for does."""
+    spans = spans_of([
+        (0, 0, 0, 1, 0, 0, 0, 20, 25),
+        (3, 3, 0, 1, 20, 115, 116, 150, 155),
+        (1, 1, 1, 1, 0, 0, 0, 100, 110),
+    ])  # fmt: skip
+    steps = critical_path(dla.assemble(TWO_CHAINS), Trace(spans, (0, 1), 155))
+    assert steps == (Step(0, 110, 1, 1, 1), Step(110, 155, 3, 0, 3))
+
+
+def test_parts_of_an_instruction_are_walked_one_by_one() -> None:
+    """Two spans of one execution on one block: the second ran behind the first, and that behind what was before."""
+    spans = spans_of([
+        (0, 0, 0, 1, 0, 0, 0, 50, 55),
+        (1, 1, 0, 1, 52, 0, 52, 80, 85),
+        (1, 1, 0, 1, 81, 0, 81, 120, 125),
+    ])  # fmt: skip
+    steps = critical_path(dla.assemble(TWO_CHAINS), Trace(spans, (0,), 125))
+    assert steps == (Step(0, 52, 0, 0, 0), Step(52, 81, 1, 0, 1), Step(81, 125, 1, 0, 1))
+
+
 def test_a_run_without_spans_is_one_stretch() -> None:
     """An empty program takes the time of its launch."""
     empty = np.zeros(0, SPAN)

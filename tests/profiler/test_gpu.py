@@ -13,6 +13,7 @@ from dla.emulator.golden.machine import GoldenMachine
 from dla.isa.errors import Trap
 from dla.profiler import gpu, run
 from dla.profiler.profile import Ceilings
+from dla.report_plan import planned
 
 COUNTING = (
     ".program counting\n.state n : i64[]\n.output y : i64[]\nmain:\n    EW.add n, n, 1\n    COPY y, n\n    HALT\n"
@@ -169,3 +170,15 @@ def test_ceilings_are_those_of_cublas_without_pytorch(stand: gpu.DeviceStand, mo
     found = stand.ceilings()
     assert found.bytes_per_second == pytest.approx(2000 / 1e-3)
     assert found.flops == pytest.approx({"f16": 2 * 16**3 / 1e-3, "f32": 2 * 16**3 / 1e-3})
+
+
+def test_ways_of_a_real_plan_name_paths_and_tiles(stand: gpu.DeviceStand) -> None:
+    """Every instruction that touches memory has one, as `dla inspect --plan` has it."""
+    text = ".program p\n.input a : bf16[512, 256]\n.scratch h : bf16[512, 256]\n.output y : bf16[512, 256]\nmain:\n"
+    program = dla.assemble(text + "    ACT.relu h, a\n    GEMM y, h, a[:256]\n    HALT\n")
+    made, steps = planned(program, 132, hopper=True)
+    found = stand.ways(SimpleNamespace(plan=made))  # type: ignore[arg-type]  # of a session only its plan is asked for
+    assert found.keys() == {0, 1}
+    assert found[0].startswith("generic")
+    assert found[1].startswith("gemm ")
+    assert all(step.how in found[step.part_of or step.instruction] for step in steps if step.path != "fused")
