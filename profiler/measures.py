@@ -22,7 +22,7 @@ class Measured:
     """One instruction. What cannot be known is None."""
 
     figures: Figures
-    share: float | None  # of the wall time
+    share: float | None  # of the traced run
     active: float | None  # seconds of one call
     flops_rate: float | None  # operations per second
     bytes_rate: float | None
@@ -46,17 +46,17 @@ class Kind:
 def measured(profile: Profile) -> tuple[Measured, ...]:
     """Every instruction, in program order."""
     active = active_times(profile.trace)
-    return tuple(_measured(figures, active.get(figures.index), profile.wall) for figures in profile.figures)
+    return tuple(_measured(figures, active.get(figures.index), profile.traced) for figures in profile.figures)
 
 
-def _measured(figures: Figures, active: float | None, wall: float) -> Measured:
+def _measured(figures: Figures, active: float | None, traced: float) -> Measured:
     if active is None and figures.calls:  # its spans are lost
         active = figures.time / figures.calls
     active = active or None
     native = figures.native
     return Measured(
         figures=figures,
-        share=_quotient(figures.time, wall),
+        share=_quotient(figures.time, traced),
         active=active,
         flops_rate=_quotient(figures.flops, active) if figures.flops else None,
         bytes_rate=_quotient(figures.bytes, active) if figures.bytes else None,
@@ -78,7 +78,7 @@ def kinds(profile: Profile) -> tuple[Kind, ...]:
     for name, members in by_name.items():
         time = sum(f.time for f in members)
         found.append(Kind(
-            name, len(members), sum(f.calls for f in members), time, _quotient(time, profile.wall),
+            name, len(members), sum(f.calls for f in members), time, _quotient(time, profile.traced),
             sum(f.flops * f.calls for f in members), sum(f.bytes * f.calls for f in members),
         ))  # fmt: skip
     return tuple(sorted(found, key=lambda kind: (-kind.time, kind.name)))

@@ -119,7 +119,7 @@ def _instructions(profile: Profile) -> Fitting:
     rest = longest[SHOWN:]
     if rest:
         time = sum(m.figures.time for m in rest)
-        part = share(time / profile.wall) if profile.wall else ""
+        part = share(time / profile.traced) if profile.traced else ""
         found.add("", f"and {len(rest):,} more", duration(time), part, *[""] * 11)
     return found
 

@@ -38,7 +38,7 @@ def test_rates_and_ratios_are_of_one_call() -> None:
     assert first.bytes_rate == pytest.approx(figures.bytes / first.active)
     assert first.of_roof == pytest.approx(figures.roof / first.active)
     assert first.of_native == pytest.approx(figures.native.cold / first.active)
-    assert first.share == pytest.approx(figures.time / profile.wall)
+    assert first.share == pytest.approx(figures.time / profile.traced)
 
 
 def test_what_never_ran_has_no_rates() -> None:
