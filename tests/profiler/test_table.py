@@ -36,7 +36,7 @@ def test_an_instruction_has_all_its_figures() -> None:
     )
     words = line_of(printed, "2  GEMM")
     assert words[:4] == ["2", "GEMM", "47.5", "us"]
-    assert {"5", f"{47.5e-6 / made.loop().traced:.1%}", "made.dla:11"} <= set(words)
+    assert {"5", "62.0%", "made.dla:11"} <= set(words)
     assert "torch.nn.functional.linear (cuBLAS)" in printed
 
 
