@@ -68,6 +68,7 @@ DEV void run_signaller(const Launch& launch, Shared& shared, u32 lane) {
         // The barrier orders every worker's stores before this one thread's release.
         if (lane == 0 && w.go && w.signal != COUNTERS && !stopped(shared)) add_release(shared.counters + w.signal, 1);
         if (lane == 0) Tracing::signalled(launch, taken);
+        wait_phase(&shared.placed[slot], parity);  // handlers without scratch memory do not: so that each phase has been waited for
         warp_arrive(&shared.free[slot]);
     }
 }
