@@ -1,8 +1,8 @@
 """Is a profile right? `python benchmarks/profile_check.py programs/digits_transformer.dla`.
 
-The five instructions that take longest are left out of the program, one at a time: what it then takes less is to be what
-the profile says of that instruction. And all that the profile attributes is to be what a run takes that is not traced.
-Exit code 1 beyond --limit and --sum-limit.
+The five instructions that take longest are left out of the program, one at a time: what it then takes less is to be
+what the profile says of that instruction. And all that the profile attributes is to be what a run takes that is not
+traced. Exit code 1 beyond --limit and --sum-limit.
 """
 
 from __future__ import annotations
@@ -70,8 +70,11 @@ def main(
             break
     if output is not None:
         keys = ("index", "name", "profile_s", "left_out_s")
-        facts = {"program": program, "device": dict(found.device), "commit": benchmark.commit(), "wall_s": found.wall,
-                 "attributed_s": found.traced, "instructions": [dict(zip(keys, row, strict=True)) for row in rows]}  # fmt: skip
+        instructions = [dict(zip(keys, row, strict=True)) for row in rows]
+        facts = {
+            "program": program, "device": dict(found.device), "commit": benchmark.commit(), "wall_s": found.wall,
+            "attributed_s": found.traced, "instructions": instructions,
+        }  # fmt: skip
         output.write_text(json.dumps(facts, indent=2) + "\n")
     sys.exit(abs(off) > sum_limit or any(abs(time / less - 1) > limit for *_, time, less in rows))
 
