@@ -134,6 +134,21 @@ def json_option(command: Command) -> Command:
     )(command)
 
 
+def json_or_file_option(command: Command) -> Command:
+    """`--json`, or `--json FILE.json`: "-" where the result is to be printed as JSON, else the file to write it to."""
+
+    def remember(ctx: click.Context, option: click.Parameter, value: str | None) -> str | None:
+        if value not in (None, "-") and not value.endswith(".json"):  # a PROGRAM is not to be overwritten
+            raise InputError(f"--json '{value}': a JSON file's name ends in .json", hint="write --json behind PROGRAM")
+        ctx.meta[_JSON] = value == "-"
+        return value
+
+    return click.option(
+        "--json", "json_file", is_flag=False, flag_value="-", is_eager=True, callback=remember, metavar="[FILE.json]",
+        help="Print JSON instead, on stdout; or write it to this file, too.",
+    )(command)  # fmt: skip
+
+
 def print_json(facts: Any) -> None:
     """`facts` as JSON on stdout; NaN and infinities as strings, because JSON has no numbers for them."""
     click.echo(json.dumps(jsonable(facts), ensure_ascii=False))

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
-from dla.console import json_option, note, print_json, show, waiting
+from dla.console import json_option, json_or_file_option, note, print_json, show, waiting
 from dla.isa.errors import BackendError, InputError
 from dla.options import ModelOptions, input_options, model_options
 
@@ -39,13 +39,12 @@ _STATE = click.option("--state-in", metavar="FILE", help="Start each run with th
 @click.option("--instruction", type=click.IntRange(0), metavar="I", help="Show, and compare, this instruction only.")
 @click.option("--html", metavar="FILE", help="Write a page that a browser shows, without a network.")
 @click.option("--trace", metavar="FILE", help="Write a trace for ui.perfetto.dev.")
-@click.option("--json-file", metavar="FILE", help="Write everything as JSON to this file, too.")
 @model_options
-@json_option
+@json_or_file_option
 def profile(
     program: str, model: ModelOptions, inputs: tuple[str, ...], seed: int | None, dims: tuple[str, ...],
     state_in: str | None, backend: str, repeat: int, native: bool, network: str | None, instruction: int | None,
-    html: str | None, trace: str | None, json_file: str | None, as_json: bool,
+    html: str | None, trace: str | None, json_file: str | None,
 ) -> None:  # fmt: skip
     """Show where the time of a program goes.
 
@@ -62,13 +61,13 @@ def profile(
     from dla.profiler.stand import stand_for
 
     sizes = parsed_dims(dims)
+    _check_places(program, {"--html": html, "--trace": trace, "--json": None if json_file == "-" else json_file})
+    stand = stand_for(backend, note)
     for option in ["--native"] * native + ["--torch"] * (network is not None):
-        run.require_torch(option)
+        run.require_torch(option, stand.name)
     build = whole.factory(network) if network else None
     origin = source(program, model, inputs, sizes)
     _check_index(origin, instruction)
-    _check_places(html, trace, json_file)
-    stand = stand_for(backend, note)
     note(f"backend: {stand.name}")
     tensors, state = inputs_for(origin, inputs, seed, sizes), state_for(origin.program, state_in)
     with waiting("profiling") as tell:
@@ -80,10 +79,10 @@ def profile(
             found = run.with_wholes(found, _onnxruntime(origin, stand, judge, repeat))
         if trap is None and build is not None:
             tell("PyTorch")
-            found = run.with_wholes(found, whole.of_torch(build, judge, repeat))
+            found = run.with_wholes(found, whole.of_torch(build, judge, repeat, stand.name))
     shown = found if instruction is None else run.only(found, instruction)
     write_reports(found, shown, html, trace, json_file)
-    print_profile(shown, as_json=as_json)
+    print_profile(shown, as_json=json_file == "-")
     if trap is not None:
         note(str(trap))
         click.get_current_context().exit(trap.exit_code)
@@ -95,12 +94,18 @@ def _check_index(origin: Source, instruction: int | None) -> None:
         raise InputError(f"--instruction {instruction}: the program has instructions 0 to {count - 1}")
 
 
-def _check_places(*files: str | None) -> None:
-    """Raise InputError for a folder that is missing, before anything is measured for it."""
-    for file in files:
-        if file is not None and not Path(file).parent.is_dir():
-            raise InputError(f"cannot write '{file}': there is no folder '{Path(file).parent}'",
-                             hint="make the folder first")  # fmt: skip
+def _check_places(program: str, files: Mapping[str, str | None]) -> None:
+    """Raise InputError for a file, by option, that cannot be written, before anything is measured for it."""
+    taken = {Path(program).resolve(): "the program"}
+    for option, path in ((option, Path(file)) for option, file in files.items() if file is not None):
+        if not path.parent.is_dir():
+            raise InputError(f"cannot write '{path}': there is no folder '{path.parent}'", hint="make the folder first")
+        if path.is_dir():
+            raise InputError(f"cannot write '{path}': it is a folder", hint=f"write {option} FILE")
+        place = path.resolve()
+        if place in taken and (path.is_file() or not path.exists()):  # devices may be written twice
+            raise InputError(f"{option} '{path}' would overwrite {taken[place]}", hint="give it a name of its own")
+        taken[place] = f"the file of {option}"
 
 
 def _onnxruntime(origin: Source, stand: Stand, judge: Judge, repeat: int) -> list[Whole]:
@@ -132,7 +137,7 @@ def write_reports(found: Profile, shown: Profile, html: str | None, trace: str |
         (json_file, write_json),
     ]
     for path, write in writers:
-        if path is not None:
+        if path not in (None, "-"):
             write(path)
             note(f"wrote {path}")
 
@@ -180,6 +185,8 @@ def bench(
     sizes = parsed_dims(dims)
     origin = source(program, model, inputs, sizes)
     stand = stand_for(backend, note)
+    if cold and stand.name == "golden":
+        raise InputError("--cold flushes a GPU's cache", hint="--backend gpu says why there is no GPU")
     note(f"backend: {stand.name}")
     tensors, state = inputs_for(origin, inputs, seed, sizes), state_for(origin.program, state_in)
     limits = measure.Limits(warmup / 1e3, duration, iterations)

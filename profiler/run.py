@@ -105,12 +105,13 @@ def with_natives(
 
     Raises BackendError without PyTorch.
     """
-    require_torch("--native")
+    require_torch("--native", found.machine)
     from dla.profiler.native.measure import natives  # imports PyTorch, which is slow
 
     ran = {f.index for f in found.figures if f.calls}
     sizes = at_run(found.program, found.dims)
-    beside = natives(found.program, sizes, lambda index: index in ran and chosen(index), progress)
+    beside = natives(found.program, sizes, lambda index: index in ran and chosen(index), progress,
+                     machine=found.machine)  # fmt: skip
 
     def one(native: Native | str | None) -> dict[str, Any]:
         return {} if native is None else {"why_no_native": native} if isinstance(native, str) else {"native": native}
@@ -123,13 +124,16 @@ def with_wholes(found: Profile, wholes: Sequence[Whole]) -> Profile:
     return replace(found, wholes=(*found.wholes, *wholes))
 
 
-def require_torch(option: str) -> None:
-    """Raise BackendError where PyTorch, which `option` needs, is not there."""
+def require_torch(option: str, machine: str) -> None:
+    """Raise BackendError where there is no PyTorch for `option`: on the processor that `machine` is measured on."""
     try:
-        import torch  # noqa: F401  # asked for only where it is needed
+        import torch  # asked for only where it is needed
     except ImportError as error:
         raise BackendError(f"{option} needs PyTorch, which cannot be imported: {error}",
                            hint="pip install 'dla[native]'") from None  # fmt: skip
+    if machine == "gpu" and not torch.cuda.is_available():
+        raise BackendError(f"{option} needs a PyTorch that sees the GPU; this one ({torch.__version__}) does not",
+                           hint="install PyTorch for CUDA: https://pytorch.org")  # fmt: skip
 
 
 def only(found: Profile, index: int) -> Profile:

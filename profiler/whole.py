@@ -108,17 +108,19 @@ def _executed(what: str, action: Callable[[], Any]) -> Any:
         raise InputError(f"--torch: {shown(what)} failed: {type(error).__name__}: {shown(error)}") from error
 
 
-def of_torch(build: Callable[[], tuple[Any, tuple[Any, ...]]], judge: Judge, repeat: int) -> tuple[Whole, ...]:
-    """A PyTorch module eager, and on a GPU in a CUDA graph and compiled, too.
+def of_torch(
+    build: Callable[[], tuple[Any, tuple[Any, ...]]], judge: Judge, repeat: int, machine: str
+) -> tuple[Whole, ...]:  # fmt: skip
+    """A PyTorch module eager, and beside the "gpu" machine in a CUDA graph and compiled, too.
 
     It gets the program's inputs where the example's shapes are theirs: its outputs are compared then. Raises InputError
     where the module fails.
     """
     import torch
 
-    from dla.profiler.native.clock import Clock, CpuClock, CudaClock
+    from dla.profiler.native.clock import clock_for
 
-    timer: Clock = CudaClock() if torch.cuda.is_available() else CpuClock()
+    timer = clock_for(machine)
     network, example = build()
     if isinstance(network, torch.nn.Module):
         network = network.to(timer.device).eval()
@@ -144,7 +146,7 @@ def of_torch(build: Callable[[], tuple[Any, tuple[Any, ...]]], judge: Judge, rep
     where = "" if timer.device == "cuda" else ", CPU"
     wholes = [Whole(f"PyTorch{where}, eager", statistics.median(taken), first, judged(made), note)]
     if timer.device == "cpu":
-        missing = "there is no GPU that PyTorch can use"
+        missing = "needs a GPU"
         return (*wholes, *(Whole(f"PyTorch, {how}", None, None, None, missing) for how in ("CUDA graph", "compiled")))
     compiled: Any = torch.compile(network, mode="max-autotune-no-cudagraphs")
 

@@ -33,6 +33,11 @@ class Clock(Protocol):
         ...
 
 
+def clock_for(machine: str) -> Clock:
+    """On the processor that `machine` is measured on: "gpu" or "golden". Nothing is compared across processors."""
+    return CudaClock() if machine == "gpu" else CpuClock()
+
+
 def median(clock: Clock, action: Action, *, cold: bool, budget: float) -> float:
     """The median seconds of as many executions as `budget` seconds hold, within limits."""
     estimate = clock.once(action, cold=cold)

@@ -21,13 +21,13 @@ BUDGET_SECONDS = 0.2
 
 def natives(
     program: Program, sizes: Mapping[int, int], chosen: Callable[[int], bool],
-    progress: Callable[[str], None] = lambda step: None, budget: float = BUDGET_SECONDS,
+    progress: Callable[[str], None] = lambda step: None, budget: float = BUDGET_SECONDS, *, machine: str,
 ) -> dict[int, Native | str]:  # fmt: skip
     """By index, for every tensor instruction that is `chosen`: its native kernel measured, or why there is none.
 
-    `sizes` are the registers whose values are known throughout the run. On the GPU that torch uses, else on the CPU.
+    `sizes` are the registers whose values are known throughout the run.
     """
-    timer: clock.Clock = clock.CudaClock() if torch.cuda.is_available() else clock.CpuClock()
+    timer = clock.clock_for(machine)
     known: dict[Any, Native | str] = {}
     found = {}
     for index, instruction in enumerate(program.instructions):

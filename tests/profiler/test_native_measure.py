@@ -39,7 +39,7 @@ def program() -> dla.Program:
 def test_equal_work_is_measured_once() -> None:
     """Wherever it lies; scalar instructions are not asked for."""
     steps: list[str] = []
-    found = measure.natives(program(), {}, lambda index: True, steps.append, budget=0.01)
+    found = measure.natives(program(), {}, lambda index: True, steps.append, budget=0.01, machine="golden")
     assert steps == ["1 GEMM", "3 ACT.celu", "4 RESIZE"]
     assert sorted(found) == [1, 2, 3, 4]
     assert found[1] is found[2]
@@ -58,7 +58,7 @@ def test_equal_work_is_measured_once() -> None:
 
 def test_only_chosen_instructions_are_measured() -> None:
     """--instruction asks for one."""
-    assert list(measure.natives(program(), {}, lambda index: index == 2, budget=0.01)) == [2]
+    assert list(measure.natives(program(), {}, lambda index: index == 2, budget=0.01, machine="golden")) == [2]
 
 
 def test_the_median_is_of_several_executions() -> None:

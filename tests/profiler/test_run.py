@@ -122,7 +122,7 @@ def test_natives_stand_beside_what_ran() -> None:
     found = run.with_natives(profiled(TRAPPING, {"x": np.zeros(4, np.float32)}))
     first, second, mov, _, never, _ = found.figures
     assert first.native is not None
-    assert first.native.kernel == "torch exp, on the CPU"
+    assert first.native.kernel == "torch.exp, on the CPU"
     assert second.native is first.native
     assert (mov.native, mov.why_no_native, never.native) == (None, "", None)
     one = run.only(run.with_natives(profiled(TRAPPING, {"x": np.zeros(4, np.float32)}), lambda i: i == 1), 1)
@@ -137,6 +137,16 @@ def test_without_pytorch_there_are_no_natives(monkeypatch: pytest.MonkeyPatch) -
         run.with_natives(found)
     assert error.value.exit_code == 6
     assert error.value.hint == "pip install 'dla[native]'"
+
+
+def test_natives_beside_a_gpu_need_a_pytorch_that_sees_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Numbers of a CPU beside those of a GPU would say nothing."""
+    torch = pytest.importorskip("torch")
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    run.require_torch("--torch", "golden")
+    with pytest.raises(BackendError, match="--torch needs a PyTorch that sees the GPU") as error:
+        run.require_torch("--torch", "gpu")
+    assert error.value.exit_code == 6
 
 
 def test_ceilings_are_measured() -> None:
