@@ -370,8 +370,8 @@ TRACE_SPAN = Struct(
         ("signalled", "<u8", 1, "u64", ""),
         ("order", "<u4", 1, "u32", "instructions executed so far, this one included"),
         ("instruction", "<u4", 1, "u32", ""),
-        ("tiles", "<u4", 1, "u32", "of this block"),
-        ("unused", "<u4", 1, "u32", ""),
+        ("tiles", "<u4", 1, "u32", "as a Work's"),
+        ("first_tile", "<u4", 1, "u32", ""),
     ),
 )
 STRUCTS = (

@@ -46,6 +46,7 @@ def trace(heads: Array, noted: Sequence[Array], origins: Sequence[int]) -> Trace
             }
             times["loaded"][found["loaded"] == 0] = 0
             spans.append(_spans(block, found, times, parts, origins))
+            spans[-1]["tiles"] = -(-(found["tiles"].astype(np.int64) - found["first_tile"]) // heads.size)
     return Trace(
         np.concatenate(spans) if spans else np.empty(0, SPAN),
         tuple(int(m) for m in heads["multiprocessor"]),
@@ -66,7 +67,7 @@ def _spans(block: int, found: Array, times: dict[str, Array], parts: Array, orig
     executed = found["instruction"].astype(np.int64)
     spans["order"] = found["order"].astype(np.int64) - 1 - parts[executed]
     spans["instruction"] = np.asarray(origins)[executed]
-    spans["block"], spans["tiles"] = block, found["tiles"]
+    spans["block"] = block
     done = np.maximum.accumulate(times["done"])
     spans["began"] = np.maximum(times["decoded"], np.concatenate([[np.iinfo(np.int64).min], done[:-1]]))
     spans["began"] = np.minimum(spans["began"], done)

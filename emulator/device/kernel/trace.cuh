@@ -1,4 +1,4 @@
-// When this block did what, in the traced build: the roles note the clock as they go, and nobody waits for it. What they note lies in
+// When this block did what, in the traced build: the roles read the clock as they go, and write it down once nobody waits for them. It lies in
 // global memory: a TraceBlock for each block, then its spans. The host makes times of it (emulator/device/tracing.py). In other
 // builds there is nothing of this.
 #pragma once
@@ -25,38 +25,40 @@ struct Tracing {
         block.works = works;
     }
 
-    // The controller's: work number `taken` is handed out.
+    // The controller's: work number `taken` has been handed out.
     DEV static void decoded(const Launch& launch, u32 taken, const Work& w) {
         TraceSpan* const span = of_work(launch, taken);
         if (span == nullptr) return;
+        span->decoded = all_clocks();
         span->order = static_cast<u32>(w.order);
         span->instruction = w.instruction;
-        span->tiles = (w.tiles - w.first_tile + gridDim.x - 1) / gridDim.x;
-        span->decoded = all_clocks();
+        span->tiles = w.tiles;
+        span->first_tile = w.first_tile;
     }
-    // The waiter's: all that it depends on is done.
-    DEV static void ready(const Launch& launch, u32 taken) {
-        if (TraceSpan* const span = of_work(launch, taken)) span->ready = all_clocks();
+    // The waiter's: all that it depends on was done at `clock`.
+    DEV static void ready(const Launch& launch, u32 taken, u64 clock) {
+        if (TraceSpan* const span = of_work(launch, taken)) span->ready = clock;
     }
-    // The signaller's: until its workers are done, looks whether its first stage is there.
-    DEV static void watch(const Launch& launch, Shared& shared, const Work& w, u32 taken) {
+    // The signaller's: when its first stage was there, before its workers were done; else 0.
+    DEV static u64 loaded(Shared& shared, const Work& w, u32 taken) {
+        const u32 slot = taken % WORKS;
+        if (w.path == PATH_GENERIC || w.path == PATH_PIXELS) return 0;
+        wait_phase(&shared.placed[slot], taken / WORKS % 2);
+        const u32 first = static_cast<const volatile RingPlace&>(w.place).sequence;
+        u64* const full = &shared.stages[kind_of(w)].full[first % RING_BARRIERS];
+        while (!mbarrier_test(full, first / RING_BARRIERS % 2))
+            if (mbarrier_passed(&shared.done[slot], taken / WORKS % 2)) return 0;
+        return all_clocks();
+    }
+    // What it has seen, once others know: a store in front of the release would be waited for.
+    DEV static void signalled(const Launch& launch, u32 taken, u64 loaded, u64 done) {
         TraceSpan* const span = of_work(launch, taken);
-        const u32 slot = taken % WORKS, parity = taken / WORKS % 2;
-        if (span == nullptr || w.path == PATH_GENERIC || w.path == PATH_PIXELS) return;
-        while (!mbarrier_passed(&shared.done[slot], parity)) {
-            if (!mbarrier_passed(&shared.placed[slot], parity)) continue;
-            const u32 first = static_cast<const volatile RingPlace&>(w.place).sequence;
-            if (!mbarrier_passed(&shared.stages[kind_of(w)].full[first % RING_BARRIERS], first / RING_BARRIERS % 2)) continue;
-            span->loaded = all_clocks();
-            return;
-        }
+        if (span == nullptr) return;
+        span->signalled = all_clocks();
+        span->loaded = loaded;
+        span->done = done;
     }
-    DEV static void done(const Launch& launch, u32 taken) {
-        if (TraceSpan* const span = of_work(launch, taken)) span->done = all_clocks();
-    }
-    DEV static void signalled(const Launch& launch, u32 taken) {
-        if (TraceSpan* const span = of_work(launch, taken)) span->signalled = all_clocks();
-    }
+    DEV static u64 now() { return all_clocks(); }
 
   private:
     static constexpr u32 MOST_POLLS = 4096;
@@ -76,9 +78,9 @@ struct Tracing {
     DEV static void begin(const Launch&) {}
     DEV static void end(const Launch&, u32) {}
     DEV static void decoded(const Launch&, u32, const Work&) {}
-    DEV static void ready(const Launch&, u32) {}
-    DEV static void watch(const Launch&, Shared&, const Work&, u32) {}
-    DEV static void done(const Launch&, u32) {}
-    DEV static void signalled(const Launch&, u32) {}
+    DEV static void ready(const Launch&, u32, u64) {}
+    DEV static u64 loaded(Shared&, const Work&, u32) { return 0; }
+    DEV static void signalled(const Launch&, u32, u64, u64) {}
+    DEV static u64 now() { return 0; }
 #endif
 };
