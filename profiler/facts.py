@@ -19,6 +19,7 @@ def facts(profile: Profile) -> dict[str, Any]:
         "runs_us": [run * 1e6 for run in profile.runs],
         "traced_us": profile.traced * 1e6,
         "overhead_us": profile.overhead * 1e6,
+        "launch_us": profile.launch * 1e6,
         "roof_us": profile.roof * 1e6,
         "multiprocessors": len(set(profile.trace.multiprocessors)),
         "blocks": profile.trace.blocks,

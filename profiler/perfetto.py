@@ -140,7 +140,12 @@ class _Trace:
         facts = {printable(k): printable(v) for k, v in profile.device.items()}
         facts |= {f"dim {printable(k)}": str(v) for k, v in profile.dims.items()}
         notes = [pb.message(_ANNOTATIONS, pb.string(_KEY, k), pb.string(_STRING, v)) for k, v in facts.items()]
-        times = {"wall_us": profile.wall, "traced_us": profile.traced, "overhead_us": profile.overhead}
+        times = {
+            "wall_us": profile.wall,
+            "traced_us": profile.traced,
+            "overhead_us": profile.overhead,
+            "launch_us": profile.launch,
+        }
         notes += [pb.message(_ANNOTATIONS, pb.string(_KEY, k), pb.double(_DOUBLE, v * 1e6)) for k, v in times.items()]
         notes.append(pb.message(_ANNOTATIONS, pb.string(_KEY, "lost_spans"), pb.number(_UINT, profile.trace.lost)))
         name = pb.string(_NAME, printable(profile.program.name))

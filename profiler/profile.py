@@ -84,9 +84,10 @@ class Profile:
     device: Mapping[str, str]  # name, driver, clocks, versions, commit ...
     dims: Mapping[str, int]
     wall: float  # median of runs that were not traced, the launch included; `traced` where all ended in a trap
-    traced: float  # of the traced run that `trace` is of
+    traced: float  # of the traced run that `trace` is of: with `launch`, a run
     runs: tuple[float, ...]  # all of `wall`
-    overhead: float  # what an empty program takes
+    overhead: float  # what an empty program takes,
+    launch: float  # and how much of that is before its first block begins or behind its last one: in no trace
     figures: tuple[Figures, ...]  # in program order; instructions that were never executed have 0 calls
     critical: tuple[Step, ...]  # in order of time; together they are the traced run
     ceilings: Ceilings

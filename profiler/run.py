@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from dla.assembler import assemble
+from dla.emulator.backend import TracedSession
 from dla.emulator.binding import bind
 from dla.emulator.trace import Trace
 from dla.isa.errors import BackendError, Trap
@@ -49,7 +50,10 @@ def measured(
     """What `profile` does, on `stand`; and the trap that the run ended in."""
     sizes = bind(program, inputs, dims).dims
     progress("traced runs")
-    trace, ways, trap = _traced(stand, program, inputs, dims, state or {})
+    session = stand.traced(program)
+    ways = stand.ways(session)
+    trace, trap = _traced(session, inputs, dims, state or {})
+    del session  # the one that is timed may need its memory
     traced = trace.end * NANOSECOND
     runs: tuple[float, ...] = ()
     if trap is None:
@@ -57,10 +61,11 @@ def measured(
         runs = times(stand, program, inputs, sizes, state or {}, repeat)
     progress("what the hardware can do")
     ceilings, overhead = stand.ceilings(), median(times(stand, EMPTY, {}, {}, {}, repeat))
+    nothing = _traced(stand.traced(EMPTY), {}, {}, {})[0].end * NANOSECOND
     critical = critical_path(program, trace)
     found = Profile(
         program=program, machine=stand.name, device=stand.device(), dims=sizes, wall=median(runs) if runs else traced,
-        traced=traced, runs=runs, overhead=overhead,
+        traced=traced, runs=runs, overhead=overhead, launch=max(0.0, overhead - nothing),
         figures=figures(program, trace, critical, ceilings, sizes, ways), critical=critical,
         ceilings=ceilings, trace=trace, segments={s.text: size for s, size in program.segment_bytes.items()},
         trap=None if trap is None else str(trap),
@@ -69,23 +74,19 @@ def measured(
 
 
 def _traced(
-    stand: Stand, program: Program, inputs: Mapping[str, Any], dims: Mapping[str, int] | None, state: Mapping[str, Any]
-) -> tuple[Trace, Mapping[int, str], Trap | None]:
-    """The fastest of several runs, as the least disturbed one; or what ran before a trap, and the trap.
-
-    And the machine's ways. The session is given up: the one that is timed may need its memory.
-    """
-    session = stand.traced(program)
-    start, ways = {**session.state, **state}, stand.ways(session)
+    session: TracedSession, inputs: Mapping[str, Any], dims: Mapping[str, int] | None, state: Mapping[str, Any]
+) -> tuple[Trace, Trap | None]:
+    """The fastest of several runs, as the least disturbed one; or what ran before a trap, and the trap."""
+    start = {**session.state, **state}
     fastest: Trace | None = None
     for _ in range(TRACED):
         session.set_state(start)
         result, trace = session.trace(inputs, dims)
         if isinstance(result, Trap):
-            return trace, ways, result
+            return trace, result
         fastest = trace if fastest is None or trace.end < fastest.end else fastest
     assert fastest is not None, "there is a run at least"
-    return fastest, ways, None
+    return fastest, None
 
 
 def times(

@@ -98,7 +98,7 @@ def _head(profile: Profile) -> list[Text]:
     if path:
         lines.append(Text(
             f"critical path of the traced run, {duration(path)}: {share((path - launch) / path)} in instructions, "
-            f"{share(launch / path)} around them"
+            f"{share(launch / path)} around them; launching it takes another {duration(profile.launch)}"
         ))  # fmt: skip
     if profile.trace.lost:
         lines.append(Text(f"{profile.trace.lost:,} spans were lost for want of room: see the beginning only", "yellow"))

@@ -106,7 +106,7 @@ def profile(made: Program, executed: Sequence[int], blocks: int) -> Profile:
     wall = (critical[-1].end - critical[0].begin) * 1e-9
     return Profile(
         program=made, machine="gpu", device=DEVICE, dims={"batch": 32}, wall=wall, traced=wall * 1.03,
-        runs=(wall, wall * 1.1, wall * 0.99), overhead=6e-6,
+        runs=(wall, wall * 1.1, wall * 0.99), overhead=6e-6, launch=3e-6,
         figures=tuple(_figures(made, spans, critical, index) for index in range(len(made.instructions))),
         critical=critical, ceilings=CEILINGS, trace=Trace(spans.reshape(-1), tuple(range(blocks)), end),
         segments={segment.text: size for segment, size in made.segment_bytes.items()},

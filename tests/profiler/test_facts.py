@@ -22,8 +22,8 @@ def test_keys_are_stable() -> None:
     """Programs read these; units are in their names."""
     found = facts(made.resnet())
     assert list(found) == [
-        "program", "machine", "device", "dims", "wall_us", "runs_us", "traced_us", "overhead_us", "roof_us",
-        "multiprocessors", "blocks", "spans", "lost_spans", "ceilings", "instructions", "kinds", "critical_path",
+        "program", "machine", "device", "dims", "wall_us", "runs_us", "traced_us", "overhead_us", "launch_us",
+        "roof_us", "multiprocessors", "blocks", "spans", "lost_spans", "ceilings", "instructions", "kinds", "critical_path",
         "segments_bytes", "wholes", "trap",
     ]  # fmt: skip
     assert list(found["instructions"][0]) == [
