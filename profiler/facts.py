@@ -4,12 +4,16 @@ from __future__ import annotations
 
 from typing import Any
 
+from dla.isa import cost
+from dla.isa.program import Instruction
+from dla.profiler.figures import at_run
 from dla.profiler.measures import Kind, Measured, kinds, measured
 from dla.profiler.profile import Profile, Whole
 
 
 def facts(profile: Profile) -> dict[str, Any]:
     """Everything that was measured; what is not known is None."""
+    sizes = at_run(profile.program, profile.dims)
     return {
         "program": profile.program.name,
         "machine": profile.machine,
@@ -29,7 +33,9 @@ def facts(profile: Profile) -> dict[str, Any]:
             "bytes_per_s": profile.ceilings.bytes_per_second,
             "flops_per_s": dict(profile.ceilings.flops),
         },
-        "instructions": [_instruction(m) for m in measured(profile)],
+        "instructions": [
+            _instruction(m, cost.sized(profile.program.instructions[m.figures.index], sizes)) for m in measured(profile)
+        ],
         "kinds": [_kind(kind) for kind in kinds(profile)],
         "critical_path": [
             {"begin_ns": s.begin, "end_ns": s.end, "instruction": s.instruction, "block": s.block, "order": s.order}
@@ -41,14 +47,21 @@ def facts(profile: Profile) -> dict[str, Any]:
     }
 
 
-def _instruction(m: Measured) -> dict[str, Any]:
+def _instruction(m: Measured, sized: Instruction) -> dict[str, Any]:
+    """`sized` has the dims of the run."""
     f = m.figures
+    operands = zip(sized.row.operands, sized.operands, strict=True)
     total, mean, least, most = f.spent
     return {
         "index": f.index,
         "name": f.name,
         "text": f.text,
         "location": f.location,
+        "operands": {
+            spec.name: {"dtype": d.dtype.text, "shape": list(d.bounds), "strides": list(d.strides)}
+            for spec, d in operands if d is not None
+        },
+        "attributes": {k: _plain(v) for k, v in sized.row.with_defaults(sized.attributes).items()},
         "way": f.way,
         "calls": f.calls,
         "time_us": f.time * 1e6,
@@ -73,6 +86,13 @@ def _instruction(m: Measured) -> dict[str, Any]:
         },
         "why_no_native": f.why_no_native or None,
     }  # fmt: skip
+
+
+def _plain(value: Any) -> Any:
+    """An attribute's value in JSON's types; a register by its name."""
+    if isinstance(value, tuple):
+        return list(value)
+    return value if isinstance(value, str | int | float | None) else str(value)
 
 
 def _kind(kind: Kind) -> dict[str, Any]:

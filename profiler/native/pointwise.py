@@ -19,7 +19,7 @@ _BINARY: dict[str, Callable[..., torch.Tensor]] = {
 def act(given: Given) -> Call:
     """One kernel."""
     x, function, alpha = given["x"], FUNCTIONS[given.sub], given.attributes["alpha"]
-    return Call(f"torch.{given.sub}", lambda: given.typed(function(x, alpha)))
+    return Call(f"torch {given.sub}", lambda: given.typed(function(x, alpha)))
 
 
 def ew(given: Given) -> Call:

@@ -6,8 +6,11 @@ import json
 from typing import Any
 
 import made_profiles as made
+import numpy as np
 import pytest
 
+from dla.assembler import assemble
+from dla.profiler import run
 from dla.profiler.facts import facts
 
 
@@ -27,8 +30,9 @@ def test_keys_are_stable() -> None:
         "critical_path", "segments_bytes", "wholes", "trap",
     ]  # fmt: skip
     assert list(found["instructions"][0]) == [
-        "index", "name", "text", "location", "way", "calls", "time_us", "share", "active_us", "spent_us", "working_us",
-        "waiting_us", "flops", "bytes", "flops_per_s", "bytes_per_s", "roof_us", "of_roof", "native", "why_no_native",
+        "index", "name", "text", "location", "operands", "attributes", "way", "calls", "time_us", "share", "active_us",
+        "spent_us", "working_us", "waiting_us", "flops", "bytes", "flops_per_s", "bytes_per_s", "roof_us",
+        "of_roof", "native", "why_no_native",
     ]  # fmt: skip
     assert list(found["instructions"][0]["native"]) == [
         "kernel", "cold_us", "warm_us", "of_native", "agrees", "error",
@@ -44,6 +48,17 @@ def test_every_instruction_is_there() -> None:
     assert [one["calls"] for one in found] == [1, 0, 5, 5, 0, 1, 0]
     assert found[2]["time_us"] == pytest.approx(profile.figures[2].time * 1e6)
     assert found[6]["active_us"] is None
+
+
+def test_operands_have_the_dims_of_the_run() -> None:
+    """Layouts and attributes, defaults included: enough to time the same work without this package."""
+    text = ".program p\n.input x : f32[n <= 8, 4]\n.output y : f32[4, n]\nmain:\n    COPY y, x.T\n    HALT\n"
+    profile = run.profile(assemble(text), {"x": np.zeros((3, 4), np.float32)}, backend="golden", repeat=1)
+    copy, halt = facts(profile)["instructions"]
+    assert copy["operands"]["x"] == {"dtype": "f32", "shape": [4, 3], "strides": [1, 4]}
+    assert (halt["operands"], halt["attributes"]) == ({}, {})
+    product = facts(made.chain())["instructions"][0]
+    assert (product["attributes"]["steps"], product["attributes"]["alpha"]) == (["act"], 1.0)
 
 
 def test_the_critical_path_is_the_run() -> None:

@@ -122,7 +122,7 @@ def test_natives_stand_beside_what_ran() -> None:
     found = run.with_natives(profiled(TRAPPING, {"x": np.zeros(4, np.float32)}))
     first, second, mov, _, never, _ = found.figures
     assert first.native is not None
-    assert first.native.kernel == "torch.exp, on the CPU"
+    assert first.native.kernel == "torch exp, on the CPU"
     assert second.native is first.native
     assert (mov.native, mov.why_no_native, never.native) == (None, "", None)
     one = run.only(run.with_natives(profiled(TRAPPING, {"x": np.zeros(4, np.float32)}), lambda i: i == 1), 1)
