@@ -98,7 +98,7 @@ def _head(profile: Profile) -> list[Text]:
         around = launch(profile.critical) / profile.traced
         lines.append(Text(
             f"critical path of the traced run, {duration(profile.traced)}: {share(1 - around)} in instructions, "
-            f"{share(around)} around them"
+            f"{share(around)} around them{' or not recorded' if profile.trace.lost else ''}"
         ))  # fmt: skip
     if profile.trace.lost:
         lines.append(Text(f"{profile.trace.lost:,} spans were lost for want of room: see the beginning only", "yellow"))
