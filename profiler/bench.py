@@ -12,7 +12,7 @@ import numpy as np
 from dla.emulator.binding import bind
 from dla.isa.program import Program
 from dla.profiler.stand import Stand
-from dla.profiler.texts import duration, printable
+from dla.profiler.texts import duration, machine, printable
 
 PERCENTILES = (50, 90, 95, 99)
 
@@ -96,8 +96,8 @@ def parts(found: Bench) -> list[str]:
             ("mean", "mean")]  # fmt: skip
     device = [value if key == "name" else f"{key} {value}" for key, value in found.device.items()]
     head = (
-        f"{printable(found.name)} on {found.machine}{dims}: {len(found.latencies):,} runs after {found.warmups:,} to "
-        f"warm up, caches {known['cache']}"
+        f"{printable(found.name)} on {machine(found.machine)}{dims}: {len(found.latencies):,} runs after "
+        f"{found.warmups:,} to warm up, caches {known['cache']}"
     )
     return [
         head,

@@ -40,11 +40,22 @@ class Executions:
         self.instructions[self.of_span] = spans["instruction"]
         self._signalled: Array = spans["signalled"]
 
+    def least(self, values: Array) -> Array:
+        """Of each execution, the smallest of the `values` that its spans have."""
+        found = np.full(len(self.orders), np.iinfo(np.int64).max)
+        np.minimum.at(found, self.of_span, values)
+        return found
+
+    def most(self, values: Array) -> Array:
+        """Of each execution, the largest."""
+        found = np.full(len(self.orders), np.iinfo(np.int64).min)
+        np.maximum.at(found, self.of_span, values)
+        return found
+
     @cached_property
     def latest(self) -> Array:
         """Of each execution, the span that was signalled last."""
-        when = np.full(len(self.orders), np.iinfo(np.int64).min)
-        np.maximum.at(when, self.of_span, self._signalled)
+        when = self.most(self._signalled)
         last = np.flatnonzero(self._signalled == when[self.of_span])
         found = np.zeros(len(self.orders), np.int64)
         found[self.of_span[last]] = last
@@ -132,9 +143,7 @@ class _Walk:
         """Of the spans that span `at` depends on, the one that was signalled last."""
         executions = self._executions
         mine, waits = int(executions.of_span[at]), self._waits[int(self._spans["instruction"][at])]
-        if (
-            mine and len(waits) == self._everything
-        ):  # of programs in which everything is ordered: no need to look at all
+        if mine and len(waits) == self._everything:  # everything is ordered: no need to look at all
             return int(executions.latest_so_far[mine - 1])
         needed = (executions.before(mine, j) for j in self._recorded(int(self._spans["instruction"][at])))
         spans = [int(executions.latest[e]) for e in needed if e is not None]

@@ -63,12 +63,9 @@ class _Measured:
     def __init__(self, trace: Trace, count: int) -> None:
         spans, executions = trace.spans, Executions(trace)
         self.calls: Array = np.bincount(executions.instructions, minlength=count)
-        began = np.full(len(executions.orders), np.iinfo(np.int64).max)
-        ended = np.full(len(executions.orders), np.iinfo(np.int64).min)
         begins = np.maximum(spans["began"], spans["ready"])
-        np.minimum.at(began, executions.of_span, spans["began"])
-        np.maximum.at(ended, executions.of_span, spans["done"])
-        self.spent = self._spent((ended - began) * NANOSECOND, executions, count)
+        spent = executions.most(spans["done"]) - executions.least(spans["began"])
+        self.spent = self._spent(spent * NANOSECOND, executions, count)
         share = NANOSECOND / max(1, trace.blocks)
         self.working: Array = np.bincount(spans["instruction"], spans["done"] - begins, count) * share
         self.waiting: Array = np.bincount(spans["instruction"], begins - spans["began"], count) * share

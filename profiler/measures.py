@@ -14,6 +14,8 @@ import numpy as np
 
 from dla.emulator.trace import Trace
 from dla.isa.dtypes import Array
+from dla.profiler.critical import Executions
+from dla.profiler.figures import NANOSECOND
 from dla.profiler.profile import Figures, Profile
 
 
@@ -50,8 +52,6 @@ def measured(profile: Profile) -> tuple[Measured, ...]:
 
 
 def _measured(figures: Figures, active: float | None, traced: float) -> Measured:
-    if active is None and figures.calls:  # its spans are lost
-        active = figures.time / figures.calls
     active = active or None
     native = figures.native
     return Measured(
@@ -86,25 +86,11 @@ def kinds(profile: Profile) -> tuple[Kind, ...]:
 
 def active_times(trace: Trace) -> Mapping[int, float]:
     """Seconds of one call by instruction, for those that the trace has."""
-    begin, end, instruction = _executions(trace)
-    if not len(begin):
-        return {}
-    calls = np.bincount(instruction)
-    total = np.bincount(instruction, weights=end - begin)
-    return {int(i): float(total[i] / calls[i]) * 1e-9 for i in np.flatnonzero(calls)}
-
-
-def _executions(trace: Trace) -> tuple[Array, Array, Array]:
-    """(begin, end, instruction) of every execution: from when a block could begin to when the last one was done."""
-    spans = trace.spans
-    if not len(spans):
-        return (np.empty(0, np.int64),) * 3
-    by_order = np.argsort(spans["order"], kind="stable")
-    order = spans["order"][by_order]
-    first = np.flatnonzero(np.concatenate([[True], order[1:] != order[:-1]]))
-    begin = np.minimum.reduceat(np.maximum(spans["began"], spans["ready"])[by_order], first)
-    end = np.maximum.reduceat(spans["done"][by_order], first)
-    return begin, end, spans["instruction"][by_order[first]].astype(np.int64)
+    spans, executions = trace.spans, Executions(trace)
+    long = executions.most(spans["done"]) - executions.least(np.maximum(spans["began"], spans["ready"]))
+    calls = np.bincount(executions.instructions)
+    total = np.bincount(executions.instructions, long)
+    return {int(i): float(total[i] / calls[i]) * NANOSECOND for i in np.flatnonzero(calls)}
 
 
 @dataclass(frozen=True)

@@ -20,7 +20,7 @@ from dla.isa.atomic import replacing
 from dla.profiler import charts
 from dla.profiler.measures import Measured, kinds, measured
 from dla.profiler.profile import Profile
-from dla.profiler.texts import amount, duration, printable, ratio, share
+from dla.profiler.texts import amount, duration, machine, printable, ratio, share
 
 LISTED = 2_000
 """Instructions in the text and in the plots: those that take longest, where there are more."""
@@ -119,7 +119,7 @@ def _tiles(profile: Profile) -> str:
     best = min((w for w in profile.wholes if w.time is not None), key=lambda w: w.time or 0.0, default=None)
     tiles = [
         ("one run", duration(profile.wall)),
-        ("machine", f"{profile.machine}, {printable(profile.device.get('name', ''))}".removesuffix(", ")),
+        ("machine", f"{machine(profile.machine)}, {printable(profile.device.get('name', ''))}".removesuffix(", ")),
         ("instructions", f"{len(profile.figures):,}"),
         ("executed", f"{sum(f.calls for f in profile.figures):,}"),
     ]

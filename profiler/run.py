@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import statistics
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -15,7 +16,7 @@ from dla.isa.program import Program
 from dla.profiler.critical import critical_path
 from dla.profiler.figures import NANOSECOND, at_run, figures
 from dla.profiler.profile import Native, Profile, Whole
-from dla.profiler.stand import Stand, median, stand_for
+from dla.profiler.stand import Stand, stand_for
 
 REPEAT = 20
 """Runs that are not traced, where nothing else is said."""
@@ -60,12 +61,13 @@ def measured(
         progress(f"{repeat} runs that are not traced")
         runs = times(stand, program, inputs, sizes, state or {}, repeat)
     progress("what the hardware can do")
-    ceilings, overhead = stand.ceilings(), median(times(stand, EMPTY, {}, {}, {}, repeat))
+    ceilings, overhead = stand.ceilings(), statistics.median(times(stand, EMPTY, {}, {}, {}, repeat))
     nothing = _traced(stand.traced(EMPTY), {}, {}, {})[0].end * NANOSECOND
     critical = critical_path(program, trace)
     found = Profile(
-        program=program, machine=stand.name, device=stand.device(), dims=sizes, wall=median(runs) if runs else traced,
-        traced=traced, runs=runs, overhead=overhead, launch=max(0.0, overhead - nothing),
+        program=program, machine=stand.name, device=stand.device(), dims=sizes,
+        wall=statistics.median(runs) if runs else traced, traced=traced, runs=runs, overhead=overhead,
+        launch=max(0.0, overhead - nothing),
         figures=figures(program, trace, critical, ceilings, sizes, ways), critical=critical,
         ceilings=ceilings, trace=trace, segments={s.text: size for s, size in program.segment_bytes.items()},
         trap=None if trap is None else str(trap),

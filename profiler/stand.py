@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import statistics
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any, Protocol, cast
 
 import numpy as np
@@ -128,11 +127,6 @@ def best(action: Callable[[], object], rounds: int = 5) -> float:
         action()
         taken.append(time.perf_counter() - began)
     return max(min(taken), 1e-9)
-
-
-def median(values: Sequence[float]) -> float:
-    """The median; 0 of nothing."""
-    return statistics.median(values) if values else 0.0
 
 
 def has_state(program: Program) -> bool:

@@ -12,9 +12,10 @@ from rich.console import Console, ConsoleOptions, RenderResult
 from rich.table import Table
 from rich.text import Text
 
+from dla.profiler.figures import launch
 from dla.profiler.measures import Kind, Measured, kinds, measured
 from dla.profiler.profile import Profile
-from dla.profiler.texts import amount, duration, printable, ratio, share
+from dla.profiler.texts import amount, duration, machine, printable, ratio, share
 
 SHOWN = 40
 """Instructions in the table, those that take longest; all are in the other reports."""
@@ -79,7 +80,7 @@ def parts(profile: Profile) -> list[Text | Fitting]:
     """Everything that a terminal shows: the run, instructions, kinds, the same elsewhere, memory, the device."""
     found: list[Text | Fitting] = [*_head(profile)]
     tables = [_instructions(profile), _kinds(kinds(profile)), *([_wholes(profile)] if profile.wholes else [])]
-    for table in [*tables, _segments(profile)]:
+    for table in [*tables, *([_segments(profile)] if profile.segments else [])]:
         found += [Text(), table]
     details = [f"{printable(key)} {printable(value)}" for key, value in profile.device.items() if key != "name"]
     device = printable(profile.device.get("name", f"the {profile.machine} machine"))
@@ -89,16 +90,16 @@ def parts(profile: Profile) -> list[Text | Fitting]:
 def _head(profile: Profile) -> list[Text]:
     dims = "".join(f", {printable(name)}={size}" for name, size in profile.dims.items())
     runs = f", the median of {len(profile.runs)} runs" if len(profile.runs) > 1 else ""
-    lines = [Text(f"profile of {printable(profile.program.name)} on {profile.machine}{dims}")]
+    lines = [Text(f"profile of {printable(profile.program.name)} on {machine(profile.machine)}{dims}")]
     if profile.trap is not None:
         lines.append(Text(f"it trapped, so this is of the time before: {printable(profile.trap)}", "bold red"))
     lines.append(Text(f"{duration(profile.wall)}{runs}; an empty program takes {duration(profile.overhead)}"))
-    launch = sum(step.end - step.begin for step in profile.critical if step.instruction is None) * 1e-9
-    path = sum(step.end - step.begin for step in profile.critical) * 1e-9
-    if path:
+    if profile.traced:
+        around = launch(profile.critical) / profile.traced
         lines.append(Text(
-            f"critical path of the traced run, {duration(path)}: {share((path - launch) / path)} in instructions, "
-            f"{share(launch / path)} around them; launching it takes another {duration(profile.launch)}"
+            f"critical path of the traced run, {duration(profile.traced)}: {share(1 - around)} in instructions, "
+            f"{share(around)} around them{' or not recorded' if profile.trace.lost else ''}; "
+            f"launching takes another {duration(profile.launch)}"
         ))  # fmt: skip
     if profile.trace.lost:
         lines.append(Text(f"{profile.trace.lost:,} spans were lost for want of room: see the beginning only", "yellow"))

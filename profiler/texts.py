@@ -13,6 +13,11 @@ def printable(text: object) -> str:
     return "".join(c if c.isprintable() else c.encode("unicode_escape", "replace").decode() for c in raw)
 
 
+def machine(name: str) -> str:
+    """What ran the program: NumPy's times are not those of a GPU."""
+    return "golden (NumPy)" if name == "golden" else name
+
+
 def duration(seconds: float | None) -> str:
     """`12.3 us`: three digits and the unit that suits them; nothing for None."""
     if seconds is None or not math.isfinite(seconds):

@@ -56,7 +56,7 @@ def test_profile_shows_where_the_time_goes() -> None:
     """The result is on stdout, and which machine it was on stderr."""
     result = dla(*PROFILE, "--backend", "golden")
     assert result.exit_code == 0, result.output
-    assert result.stdout.startswith("profile of double on golden, n=3\n")
+    assert result.stdout.startswith("profile of double on golden (NumPy), n=3\n")
     assert "EW.add" in result.stdout
     assert "double.dla:5" in result.stdout
     assert "backend: golden" in result.stderr
@@ -208,7 +208,7 @@ def test_bench_tells_latencies_and_throughput() -> None:
     arguments = ("bench", "double.dla", "-i", "x.npy", "--warmup", "1", "--duration", "0", "--iterations", "12")
     result = dla(*arguments, "--backend", "golden")
     assert result.exit_code == 0, result.output
-    assert result.stdout.startswith("double on golden, n=3: 12 runs after ")
+    assert result.stdout.startswith("double on golden (NumPy), n=3: 12 runs after ")
     assert "throughput" in result.stdout
     assert "99 %" in result.stdout
     found = facts(*arguments)

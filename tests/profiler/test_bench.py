@@ -63,7 +63,7 @@ def test_facts_are_in_order(latencies: list[float]) -> None:
 def test_lines_for_people() -> None:
     """Machine, dims, runs, throughput, latencies and surroundings."""
     lines = parts(made(0.001, 0.001, 0.003))
-    assert lines[0] == "net on golden, n=3: 3 runs after 1 to warm up, caches warm"
+    assert lines[0] == "net on golden (NumPy), n=3: 3 runs after 1 to warm up, caches warm"
     assert lines[1] == "throughput   600.0 runs/s"
     assert "median       1 ms" in lines
     assert "99 %         3 ms" in lines

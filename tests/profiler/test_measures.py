@@ -47,14 +47,6 @@ def test_what_never_ran_has_no_rates() -> None:
     assert {(m.active, m.flops_rate, m.bytes_rate, m.of_roof, m.of_native) for m in found} == {(None,) * 5}
 
 
-def test_lost_spans_leave_the_time_on_the_critical_path() -> None:
-    """Where the trace does not reach, one call takes its share of that."""
-    profile = made.loop()
-    early = profile.trace.spans[profile.trace.spans["order"] < 2]
-    last = measured(replace(profile, trace=replace(profile.trace, spans=early, lost=40)))[5]
-    assert last.active == pytest.approx(last.figures.time)
-
-
 def test_kinds_are_sums() -> None:
     """Calls, times and work of all instructions of a name; the longest first."""
     profile = made.loop(trips=5)

@@ -107,6 +107,7 @@ def test_a_trap_and_lost_spans_are_said() -> None:
     printed = text(lost)
     assert "it trapped, so this is of the time before: instruction 3: bad" in printed
     assert "1,234 spans were lost" in printed
+    assert "% around them or not recorded" in printed
 
 
 def test_colours_are_left_out_where_they_are_not_wanted() -> None:
