@@ -8,6 +8,7 @@ traced. Exit code 1 beyond --limit and --sum-limit.
 from __future__ import annotations
 
 import json
+import statistics
 import sys
 from collections.abc import Mapping
 from dataclasses import replace
@@ -23,7 +24,7 @@ from dla.isa.instructions import BY_MNEMONIC
 from dla.isa.program import Instruction, Program
 from dla.options import ModelOptions, model_options
 from dla.profiler.run import measured, times
-from dla.profiler.stand import Stand, median, stand_for
+from dla.profiler.stand import Stand, stand_for
 
 WORTH = 0.02
 """Share of the run that an instruction has at least: less drowns in what clocks and launches differ by."""
@@ -89,7 +90,8 @@ def taken_less(
         (times(stand, program, inputs, dims, {}, repeat // 4), times(stand, shorter, inputs, dims, {}, repeat // 4))
         for _ in range(4)
     ]
-    return median([t for both in rounds for t in both[0]]) - median([t for both in rounds for t in both[1]])
+    whole, shorter_one = ([t for both in rounds for t in both[k]] for k in range(2))
+    return statistics.median(whole) - statistics.median(shorter_one)
 
 
 if __name__ == "__main__":

@@ -74,7 +74,7 @@ def judged(bar: Bar, cold: Mapping[str, float], warm: Mapping[str, float], unit:
 
 def summary(row: Summary, found: Sequence[Facts]) -> Facts | None:
     """What `row` comes to over what has been measured; None where that is nothing."""
-    parts = [facts for facts in found if facts["name"].startswith(row.prefix)]
+    parts = [facts for facts in found if facts["family"] == row.family and facts["name"].startswith(row.prefix)]
     one = min if row.worst else statistics.geometric_mean
     if not parts:
         return None
