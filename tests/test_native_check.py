@@ -47,7 +47,7 @@ def checked(profile: dict[str, Any], folder: Path, within: float) -> tuple[int, 
     """The script's exit code and what it prints."""
     path = folder / "profile.json"
     path.write_text(json.dumps(profile))
-    command = [sys.executable, str(SCRIPT), str(path), "--within", str(within)]
+    command = [sys.executable, str(SCRIPT), str(path), str(within)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert not done.stderr
     return done.returncode, done.stdout

@@ -1,10 +1,15 @@
-"""Timing a native kernel: by events inside CUDA graphs on a GPU, by the clock on a CPU; with caches cold and warm."""
+"""Timing a native kernel: by events around CUDA graphs on a GPU, by the clock on a CPU; with caches cold and warm.
+
+A graph of one short kernel takes several times as long as the kernel does among others, because launching the graph is
+most of it. Instructions run among others, too. So a short kernel is timed by what it adds to a graph: one of several
+calls, each on operands of its own so that the caches are cold for all, less one of a single call.
+"""
 
 from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 import torch
@@ -14,6 +19,10 @@ FLUSH_BYTES = {"cuda": 2**28, "cpu": 2**26}
 HEAD_START_CYCLES = 400_000
 """Of waiting on the GPU before each timed action, so that the host has enqueued all of it: about 0.2 ms."""
 MOST_ROUNDS, FEWEST_ROUNDS = 31, 3
+MORE = 4
+"""Calls that the longer graph has more."""
+LONG_SECONDS = 2e-4
+"""Where launching is little of a kernel's time: one call is enough then, and operands need not fit several times."""
 _WARMING = 3  # runs before a graph is captured: what is done only once is done then
 
 Action = Callable[[], Any]
@@ -23,6 +32,13 @@ class Clock(Protocol):
     """Times actions on one device."""
 
     device: str
+
+    def times(self, make: Callable[[], Action], budget: float) -> tuple[float, float]:
+        """Seconds of one of the calls that make() gives, each with operands of its own: (caches cold, caches warm).
+
+        The medians of as many executions as `budget` seconds hold, within limits.
+        """
+        ...
 
     def prepared(self, action: Action) -> Action:
         """`action` as it is to be timed."""
@@ -53,6 +69,11 @@ class CpuClock:
     def __init__(self) -> None:
         self._flush = torch.zeros(FLUSH_BYTES["cpu"], dtype=torch.uint8)
 
+    def times(self, make: Callable[[], Action], budget: float) -> tuple[float, float]:
+        """Of one call by itself: there is nothing to launch."""
+        action = self.prepared(make())
+        return median(self, action, cold=True, budget=budget), median(self, action, cold=False, budget=budget)
+
     def prepared(self, action: Action) -> Action:
         """`action` as it is, after one execution."""
         action()
@@ -76,18 +97,35 @@ class CudaClock:
         self._stream = torch.cuda.Stream()
         self._flush = torch.empty(FLUSH_BYTES["cuda"], dtype=torch.uint8, device="cuda")
 
+    def times(self, make: Callable[[], Action], budget: float) -> tuple[float, float]:
+        """Of a call among others in a CUDA graph. Raises RuntimeError as `prepared` does."""
+        first = make()
+        one = self.prepared(first)
+        cold, warm = (median(self, one, cold=c, budget=budget) for c in (True, False))
+        if cold > LONG_SECONDS:
+            return cold, warm
+        apart, again = self._captured([first, *(make() for _ in range(MORE))]), self._captured([first] * (1 + MORE))
+        several = median(self, apart, cold=True, budget=budget), median(self, again, cold=False, budget=budget)
+        return max(0.0, several[0] - cold) / MORE, max(0.0, several[1] - warm) / MORE
+
     def prepared(self, action: Action) -> Action:
         """`action` in a CUDA graph, so that the host's work for each kernel is not part of the time.
 
         Raises RuntimeError where it cannot be captured: it asks the host something.
         """
+        return self._captured([action])
+
+    def _captured(self, actions: Sequence[Action]) -> Action:
+        """One graph of all `actions`."""
         with torch.cuda.stream(self._stream):
-            for _ in range(_WARMING):
-                action()
+            for action in dict.fromkeys(actions):
+                for _ in range(_WARMING):
+                    action()
         torch.cuda.synchronize()
         graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(graph, stream=self._stream):
-            action()
+            for action in actions:
+                action()
         return graph.replay
 
     def once(self, action: Action, *, cold: bool) -> float:

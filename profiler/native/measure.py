@@ -56,20 +56,18 @@ def measured(instruction: Instruction, timer: clock.Clock, budget: float = BUDGE
         with torch.inference_mode(), precision(instruction):
             tensors = made_up(instruction, timer.device)
             call = NATIVE[mnemonic](Given(instruction, tensors))
-            result = call.run()
-            agrees, error = check.judged(instruction, tensors, result)
-            return _timed(call, timer, budget, agrees, error)
+            agrees, error = check.judged(instruction, tensors, call.run())
+            cold, warm = timer.times(lambda: _call(instruction, timer).run, budget)
+            return Native(call.kernel + ", on the CPU" * (timer.device == "cpu"), cold, warm, agrees, error)
     except NoNativeError as reason:
         return str(reason)
     except (RuntimeError, NotImplementedError) as error:  # what PyTorch says of shapes and types that it does not take
         return f"PyTorch does not take it: {_first_line(error)}"
 
 
-def _timed(call: Call, timer: clock.Clock, budget: float, agrees: bool, error: float) -> Native:
-    action = timer.prepared(call.run)
-    cold, warm = (clock.median(timer, action, cold=c, budget=budget) for c in (True, False))
-    kernel = call.kernel if timer.device == "cuda" else f"{call.kernel}, on the CPU"
-    return Native(kernel, cold, warm, agrees, error)
+def _call(instruction: Instruction, timer: clock.Clock) -> Call:
+    """The native call on new operands."""
+    return NATIVE[instruction.row.mnemonic](Given(instruction, made_up(instruction, timer.device)))
 
 
 @contextlib.contextmanager

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import pytest
 
 import dla
@@ -10,7 +12,7 @@ from dla.profiler.profile import Native
 torch = pytest.importorskip("torch", reason="native kernels are PyTorch's")
 
 from dla.profiler.native import measure  # noqa: E402  # imports torch
-from dla.profiler.native.clock import CpuClock, median  # noqa: E402
+from dla.profiler.native.clock import LONG_SECONDS, MORE, Action, CpuClock, CudaClock, median  # noqa: E402
 
 TEXT = """
 .program p
@@ -67,6 +69,37 @@ def test_the_median_is_of_several_executions() -> None:
     clock = CpuClock()
     assert median(clock, lambda: ran.append(1), cold=True, budget=0.0) >= 0
     assert len(ran) == 4
+
+
+class MadeUpGpu(CudaClock):
+    """Launching a graph takes 5 us, a call what it says, half with warm caches; operands that were used are warm."""
+
+    def __init__(self) -> None:
+        self.made: list[int] = []
+
+    def _captured(self, actions: Sequence[Action]) -> Action:
+        return lambda: (5e-6, [action() for action in actions], len(set(map(id, actions))))
+
+    def once(self, action: Action, *, cold: bool) -> float:
+        """A graph that uses the same operands again would be warm in part."""
+        launch, calls, different = action()
+        assert different == (len(calls) if cold else 1)
+        return launch + sum(calls) * (1.0 if cold else 0.5)
+
+    def make(self, seconds: float) -> Action:
+        """One more call."""
+        self.made.append(len(self.made))
+        return lambda: seconds
+
+
+def test_a_short_kernel_is_timed_among_others() -> None:
+    """Without launching a graph, and each call on operands of its own; a long one is one call."""
+    clock = MadeUpGpu()
+    assert clock.times(lambda: clock.make(2e-6), 0.1) == pytest.approx((2e-6, 1e-6))
+    assert len(clock.made) == 1 + MORE
+    clock = MadeUpGpu()
+    assert clock.times(lambda: clock.make(2 * LONG_SECONDS), 0.1)[0] == pytest.approx(2 * LONG_SECONDS + 5e-6)
+    assert len(clock.made) == 1
 
 
 def test_products_are_as_exact_as_asked() -> None:
