@@ -7,6 +7,7 @@ import statistics
 import sys
 import time
 from collections.abc import Callable, Mapping
+from importlib.machinery import SourceFileLoader
 from pathlib import Path
 from typing import Any
 
@@ -70,6 +71,13 @@ def of_onnxruntime(load: Callable[[], Original], judge: Judge, repeat: int) -> W
 # -- PyTorch
 
 
+class _Loader(SourceFileLoader):
+    """Leaves no bytecode beside other people's files."""
+
+    def set_data(self, path: str, data: Any, *, _mode: int = 0) -> None:
+        """Keep nothing."""
+
+
 def factory(spec: str) -> Callable[[], tuple[Any, tuple[Any, ...]]]:
     """What `--torch FILE.py:NAME` names: a function that gives a module and example inputs for it.
 
@@ -80,12 +88,14 @@ def factory(spec: str) -> Callable[[], tuple[Any, tuple[Any, ...]]]:
         raise InputError(f"--torch {shown(spec)} names no function", hint="write --torch FILE.py:NAME")
     if not Path(file).is_file():
         raise InputError(f"--torch: there is no file '{shown(file)}'")
-    found = importlib.util.spec_from_file_location(f"_dla_profiled_{Path(file).stem}", file)
-    if found is None or found.loader is None:
+    if Path(file).suffix != ".py":
         raise InputError(f"--torch: '{shown(file)}' is no Python file", hint="its name ends in .py")
+    loader = _Loader(f"_dla_profiled_{Path(file).stem}", file)
+    found = importlib.util.spec_from_loader(loader.name, loader)
+    assert found is not None, "there is a loader"
     module = importlib.util.module_from_spec(found)
-    sys.modules[found.name] = module  # what it defines can be found again, by dataclasses and by torch.compile
-    _executed(file, lambda: found.loader.exec_module(module))  # type: ignore[union-attr]  # asked above
+    sys.modules[loader.name] = module  # what it defines can be found again, by dataclasses and by torch.compile
+    _executed(file, lambda: loader.exec_module(module))
     made = getattr(module, name, None)
     if not callable(made):
         raise InputError(f"--torch: '{shown(file)}' has no function {shown(name)}")
