@@ -52,7 +52,7 @@ def times(critical: Sequence[Step], count: int) -> Array:
     return np.asarray(np.bincount(which, long, minlength=count) * NANOSECOND)
 
 
-def launch(critical: Sequence[Step]) -> float:
+def outside(critical: Sequence[Step]) -> float:
     """Seconds of the critical path that are no instruction's: before the first and behind the last one."""
     return sum(step.end - step.begin for step in critical if step.instruction is None) * NANOSECOND
 

@@ -12,7 +12,7 @@ from rich.console import Console, ConsoleOptions, RenderResult
 from rich.table import Table
 from rich.text import Text
 
-from dla.profiler.figures import launch
+from dla.profiler.figures import outside
 from dla.profiler.measures import Kind, Measured, kinds, measured
 from dla.profiler.profile import Profile
 from dla.profiler.texts import amount, duration, machine, printable, ratio, share
@@ -95,7 +95,7 @@ def _head(profile: Profile) -> list[Text]:
         lines.append(Text(f"it trapped, so this is of the time before: {printable(profile.trap)}", "bold red"))
     lines.append(Text(f"{duration(profile.wall)}{runs}; an empty program takes {duration(profile.overhead)}"))
     if profile.traced:
-        around = launch(profile.critical) / profile.traced
+        around = outside(profile.critical) / profile.traced
         lines.append(Text(
             f"critical path of the traced run, {duration(profile.traced)}: {share(1 - around)} in instructions, "
             f"{share(around)} around them{' or not recorded' if profile.trace.lost else ''}; "

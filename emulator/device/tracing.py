@@ -45,8 +45,7 @@ def trace(heads: Array, noted: Sequence[Array], origins: Sequence[int]) -> Trace
                 for name in ("decoded", "ready", "loaded", "done", "signalled")
             }
             times["loaded"][found["loaded"] == 0] = 0
-            spans.append(_spans(block, found, times, parts, origins))
-            spans[-1]["tiles"] = -(-(found["tiles"].astype(np.int64) - found["first_tile"]) // heads.size)
+            spans.append(_spans(block, heads.size, found, times, parts, origins))
     return Trace(
         np.concatenate(spans) if spans else np.empty(0, SPAN),
         tuple(int(m) for m in heads["multiprocessor"]),
@@ -61,13 +60,16 @@ def _nanoseconds_per_clock(heads: Array) -> float:
     return float(np.median((heads["ended_ns"] - heads["began_ns"]).astype(np.float64) / np.maximum(clocks, 1)))
 
 
-def _spans(block: int, found: Array, times: dict[str, Array], parts: Array, origins: Sequence[int]) -> Array:
-    """Spans of one block: what came before the one before was done, was not its workers' yet."""
+def _spans(
+    block: int, blocks: int, found: Array, times: dict[str, Array], parts: Array, origins: Sequence[int]
+) -> Array:  # fmt: skip
+    """Spans of one of the blocks: what came before the one before was done, was not its workers' yet."""
     spans = np.zeros(found.size, SPAN)
     executed = found["instruction"].astype(np.int64)
     spans["order"] = found["order"].astype(np.int64) - 1 - parts[executed]
     spans["instruction"] = np.asarray(origins)[executed]
     spans["block"] = block
+    spans["tiles"] = -(-(found["tiles"].astype(np.int64) - found["first_tile"]) // blocks)
     done = np.maximum.accumulate(times["done"])
     spans["began"] = np.maximum(times["decoded"], np.concatenate([[np.iinfo(np.int64).min], done[:-1]]))
     spans["began"] = np.minimum(spans["began"], done)

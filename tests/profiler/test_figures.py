@@ -14,7 +14,7 @@ import dla
 from dla.emulator.trace import Trace
 from dla.isa.table import Exec
 from dla.profiler.critical import critical_path
-from dla.profiler.figures import figures, launch
+from dla.profiler.figures import figures, outside
 from dla.profiler.profile import Ceilings, Figures, Step
 
 PROGRAM = """
@@ -110,7 +110,7 @@ def test_attributed_times_sum_to_the_run(seed: int, blocks: int) -> None:
     trace = executed(program, orders, blocks, rng, skew=20)
     path = critical_path(program, trace)
     made = figures(program, trace, path, CEILINGS, {"n": 3})
-    assert sum(f.time for f in made) + launch(path) == pytest.approx(trace.end * 1e-9)
+    assert sum(f.time for f in made) + outside(path) == pytest.approx(trace.end * 1e-9)
     assert sum(f.calls for f in made) == len(orders)
     assert all(f.time == 0 for f in made if not f.calls)
 
@@ -121,4 +121,4 @@ def test_a_run_of_nothing_has_no_times() -> None:
     trace = Trace(spans_of([]), (), 0)
     (halt,) = figures(program, trace, (), CEILINGS, {})
     assert (halt.calls, halt.time, halt.spent, halt.roof) == (0, 0, (0, 0, 0, 0), 0)
-    assert launch((Step(0, 7, None, 0, 0),)) == pytest.approx(7e-9)
+    assert outside((Step(0, 7, None, 0, 0),)) == pytest.approx(7e-9)

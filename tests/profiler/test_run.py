@@ -12,7 +12,7 @@ import pytest
 import dla
 from dla.isa.errors import BackendError, InputError
 from dla.profiler import run
-from dla.profiler.figures import launch
+from dla.profiler.figures import outside
 from dla.profiler.profile import Ceilings, Profile
 from dla.profiler.stand import GoldenStand
 
@@ -64,7 +64,7 @@ def test_a_program_with_loops_and_state_is_profiled() -> None:
     assert found.wall == sorted(found.runs)[1]
     assert found.traced == found.trace.end * 1e-9
     assert 0 < found.overhead < found.wall
-    assert sum(f.time for f in found.figures) + launch(found.critical) == pytest.approx(found.traced)
+    assert sum(f.time for f in found.figures) + outside(found.critical) == pytest.approx(found.traced)
     softmax = next(f for f in found.figures if f.name == "SOFTMAX.soft")
     assert softmax.flops == 5 * 5 * 32
     assert softmax.location == "p.dla:13"

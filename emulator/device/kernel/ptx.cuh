@@ -1,6 +1,6 @@
-// The only file with inline assembly: one small function per instruction.
+// The only file with inline assembly, with clock.cuh: one small function per instruction.
 #pragma once
-#include "config.cuh"
+#include "clock.cuh"
 
 DEV u32 shared_address(const void* p) { return static_cast<u32>(__cvta_generic_to_shared(p)); }
 
@@ -36,29 +36,6 @@ DEV char* shared_memory_anew() {
 DEV u32 anew(u32 v) {
     asm volatile("" : "+r"(v));
     return v;
-}
-
-// ---- clock ----
-DEV u64 nanoseconds() {
-    u64 t;
-    asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(t));
-    return t;
-}
-// Of this multiprocessor, modulo 2^32.
-DEV u32 clocks() {
-    u32 t;
-    asm volatile("mov.u32 %0, %%clock;" : "=r"(t));
-    return t;
-}
-DEV u64 all_clocks() {
-    u64 t;
-    asm volatile("mov.u64 %0, %%clock64;" : "=l"(t));
-    return t;
-}
-DEV u32 multiprocessor() {
-    u32 index;
-    asm volatile("mov.u32 %0, %%smid;" : "=r"(index));
-    return index;
 }
 
 // ---- global memory, across blocks ----

@@ -26,7 +26,6 @@ GROUPS = 3
 """Coordinates of a tensor map that count batches."""
 LEAST_ROWS = 17
 """Fewer rows are the business of the path that streams the other matrix, unless low tiles are quicker."""
-"""Of the numbers of a schedule."""
 WORTH_LOW = 0.85
 """What low tiles take at most, beside a stream of the other matrix."""
 NORMALISING = Tile(32, 64)

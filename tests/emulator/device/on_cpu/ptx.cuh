@@ -1,6 +1,6 @@
 // The machine's own instructions (ptx.cuh) for the device on CPU. Copies that are asynchronous land late, in any order.
 #pragma once
-#include "config.cuh"
+#include "clock.cuh"
 #include <deque>
 #include <functional>
 #include <map>
@@ -18,11 +18,6 @@ template <class T> const T& in_shared(const T& v) { shared_address(&v); return v
 inline char* in_global(char* p) { return p; }
 inline u32 thread_index_anew() { return threadIdx.x; }
 inline char* shared_memory_anew() { return shared_memory; }
-static u64 clock_;
-inline u64 nanoseconds() { return clock_; }
-inline u32 clocks() { return static_cast<u32>(clock_); }
-inline u64 all_clocks() { return 2 * clock_; }
-inline u32 multiprocessor() { return 10 + blockIdx.x; }
 template <class T> inline T yielded(const T* p, const char* where) { yield_(where); return *p; }
 inline u32 load_acquire(const u32* p) { return yielded(p, "a counter"); }
 inline u32 load_relaxed(const u32* p) { return yielded(p, "a counter"); }
