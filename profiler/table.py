@@ -98,8 +98,8 @@ def _head(profile: Profile) -> list[Text]:
         around = outside(profile.critical) / profile.traced
         lines.append(Text(
             f"critical path of the traced run, {duration(profile.traced)}: {share(1 - around)} in instructions, "
-            f"{share(around)} around them{' or not recorded' if profile.trace.lost else ''}; "
-            f"launching takes another {duration(profile.launch)}"
+            f"{share(around)} around them{' or not recorded' if profile.trace.lost else ''}"
+            f"{f'; launching takes another {duration(profile.launch)}' if profile.launch else ''}"
         ))  # fmt: skip
     if profile.trace.lost:
         lines.append(Text(f"{profile.trace.lost:,} spans were lost for want of room: see the beginning only", "yellow"))
