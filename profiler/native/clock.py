@@ -10,6 +10,7 @@ from __future__ import annotations
 import statistics
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 import torch
@@ -88,6 +89,17 @@ class CpuClock:
         return time.perf_counter() - began
 
 
+@dataclass(frozen=True)
+class _Captured:
+    """A CUDA graph, and actions whose operands it uses: memory that nobody holds may be given back to the driver."""
+
+    graph: torch.cuda.CUDAGraph
+    actions: tuple[Action, ...]
+
+    def __call__(self) -> None:
+        self.graph.replay()
+
+
 class CudaClock:
     """Events of the GPU, around a CUDA graph of the action."""
 
@@ -126,7 +138,7 @@ class CudaClock:
         with torch.cuda.graph(graph, stream=self._stream):
             for action in actions:
                 action()
-        return graph.replay
+        return _Captured(graph, tuple(actions))
 
     def once(self, action: Action, *, cold: bool) -> float:
         """Seconds of one execution; where `cold`, with nothing of use in the second-level cache."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import weakref
 from collections.abc import Sequence
 
 import pytest
@@ -100,6 +102,20 @@ def test_a_short_kernel_is_timed_among_others() -> None:
     clock = MadeUpGpu()
     assert clock.times(lambda: clock.make(2 * LONG_SECONDS), 0.1)[0] == pytest.approx(2 * LONG_SECONDS + 5e-6)
     assert len(clock.made) == 1
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="PyTorch sees no GPU")
+def test_a_graph_keeps_its_operands() -> None:
+    """It would go to their memory, which the next capture gives back to the driver."""
+    clock = CudaClock()
+    operand = torch.zeros(2**24, device="cuda")
+    held, one = weakref.ref(operand), clock.prepared(functools.partial(operand.add_, 1))
+    del operand
+    clock.prepared(lambda: torch.zeros(8, device="cuda"))
+    assert held() is not None
+    assert clock.once(one, cold=True) > 0
+    torch.cuda.synchronize()
 
 
 def test_products_are_as_exact_as_asked() -> None:
