@@ -102,17 +102,17 @@ def test_spans_without_room_are_counted():
 
 
 def test_clocks_become_times():
-    """Each block's clock starts anywhere; parts of an instruction are one execution of it."""
+    """Each block's clock starts anywhere and has its own speed; parts of an instruction are one execution of it."""
     heads, spans = np.zeros(2, TRACE_BLOCK.dtype), np.zeros((2, 2), TRACE_SPAN.dtype)
-    heads["began_clock"], heads["ended_clock"] = [1000, 5_000_000], [11_000, 5_010_000]
+    heads["began_clock"], heads["ended_clock"] = [1000, 5_000_000], [11_000, 5_020_000]
     heads["began_ns"], heads["ended_ns"] = [70_000, 70_016], [75_000, 75_016]
     heads["multiprocessor"], heads["works"] = [3, 9], [2, 3]
-    for block, offset in enumerate((1000, 5_000_000)):
+    for block, (start, speed) in enumerate(((1000, 1), (5_000_000, 2))):
         for k in range(2):
-            spans[block, k] = (
-                offset + 100, offset + 200 + 5000 * k, 0, offset + 4000 + 5000 * k, offset + 4400 + 5000 * k,
-                k + 1, k, 7, 0,
-            )  # fmt: skip
+            decoded, ready, done, signalled = (
+                start + speed * t for t in (100, 200 + 5000 * k, 4000 + 5000 * k, 4400 + 5000 * k)
+            )
+            spans[block, k] = (decoded, ready, 0, done, signalled, k + 1, k, 7, 0)
     trace = tracing.trace(heads, list(spans), (4, 4))
     assert trace.multiprocessors == (3, 9)
     assert (trace.end, trace.lost) == (5016, 1)
