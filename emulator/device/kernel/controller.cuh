@@ -92,9 +92,9 @@ struct Controller {
                 w.exchange = shared.exchange;
                 w.tiles = tiles;
                 w.first_tile = first_tile;
+                Tracing::decoded(w);
             }
             push();
-            if (first_lane()) Tracing::decoded(launch, pushed - 1, w);
         }
         expect(head.signal, blocks, blocks > (takes_part ? 1 : 0));
     }

@@ -40,10 +40,9 @@ DEV void run_waiter(const Launch& launch, Shared& shared, u32 lane) {
         if (lane == 0) {
             if (!ok) stop(shared);
             w.go = ok && !stopped(shared);
+            Tracing::ready(w);
         }
-        const u64 clock = Tracing::now();
         warp_arrive(&shared.ready[slot]);
-        if (lane == 0) Tracing::ready(launch, taken, clock);
     }
 }
 
@@ -63,12 +62,12 @@ DEV void run_signaller(const Launch& launch, Shared& shared, u32 lane) {
             prefetch_code(launch, lane);
             asked = now;
         }
-        const u64 loaded = lane == 0 ? Tracing::loaded(shared, w, taken) : 0;
+        const u64 loaded = lane == 0 ? Tracing::loaded(launch, shared, w, taken) : 0;
         wait_phase(&shared.done[slot], parity);
         const u64 done = Tracing::now();
         // The barrier orders every worker's stores before this one thread's release.
         if (lane == 0 && w.go && w.signal != COUNTERS && !stopped(shared)) add_release(shared.counters + w.signal, 1);
-        if (lane == 0) Tracing::signalled(launch, taken, loaded, done);
+        if (lane == 0) Tracing::signalled(launch, taken, w, loaded, done);
         wait_phase(&shared.placed[slot], parity);  // handlers without scratch memory do not: so that each phase has been waited for
         warp_arrive(&shared.free[slot]);
     }
