@@ -48,29 +48,28 @@ def tensor(operand, device):
     return numbers.as_strided(operand["shape"], operand["strides"])
 
 
-def median(run, flush):
-    """The median time of run() with cold caches: on a GPU by events, on a CPU by its clock."""
-    taken = []
+def median(runs, flush):
+    """The median time of all these runs with cold caches: in a CUDA graph by events, or on a CPU by its clock."""
+    [run() for run in runs * 3]  # what is done only once is done now
+    if flush.is_cuda:
+        with torch.cuda.graph(graph := torch.cuda.CUDAGraph()):
+            [run() for run in runs]
+    taken, action = [], graph.replay if flush.is_cuda else runs[0]
     for _ in range(30):
         flush.add_(1)
         began, events = time.perf_counter(), [torch.cuda.Event(enable_timing=True) for _ in range(2 * flush.is_cuda)]
-        [e.record() for e in events[:1]], run(), [e.record() for e in events[1:]], [e.synchronize() for e in events]
+        [e.record() for e in events[:1]], action(), [e.record() for e in events[1:]], [e.synchronize() for e in events]
         taken.append(events[0].elapsed_time(events[1]) / 1e3 if events else time.perf_counter() - began)
     return sorted(taken)[len(taken) // 2]
 
 
 def seconds(make, flush):
-    """Of one call; of a short one on a GPU, what four more on other operands add to a CUDA graph, divided by four."""
-    runs = [make() for _ in range(5)]
-    [run() for run in runs * 3]  # what is done only once is done now
-    if not flush.is_cuda:
-        return median(runs[0], flush)
-    taken = []
-    for some in (runs[:1], runs):
-        with torch.cuda.graph(graph := torch.cuda.CUDAGraph()):
-            [run() for run in some]
-        taken.append(median(graph.replay, flush))
-    return taken[0] if taken[0] > 2e-4 else (taken[1] - taken[0]) / 4
+    """Of one call; of a short one on a GPU, what each of `more` on other operands adds to a graph."""
+    one = median([make()], flush)
+    if not flush.is_cuda or one > 2e-4:
+        return one
+    more = min(16, max(4, int(2e-4 / one)))
+    return (median([make() for _ in range(1 + more)], flush) - one) / more
 
 
 @torch.inference_mode()
@@ -80,7 +79,7 @@ def main():
     device = "cuda" if profile["machine"] == "gpu" and torch.cuda.is_available() else "cpu"
     print({"cuda": "on the GPU", "cpu": "no GPU, or no profile of one: on the CPU, whose times vary"}[device])
     flush = torch.zeros(2**28 if device == "cuda" else 2**26, dtype=torch.uint8, device=device)
-    torch.backends.cudnn.benchmark, ratios = True, {}
+    torch.backends.cudnn.benchmark, torch.backends.cudnn.benchmark_limit, ratios = True, 0, {}  # 0: tries all of them
     for one in profile["instructions"]:
         operands, attributes, name = one["operands"], one["attributes"], one["name"]
         work, types = json.dumps([name, operands, attributes]), {operand["dtype"] for operand in operands.values()}

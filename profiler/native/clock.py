@@ -20,10 +20,10 @@ FLUSH_BYTES = {"cuda": 2**28, "cpu": 2**26}
 HEAD_START_CYCLES = 400_000
 """Of waiting on the GPU before each timed action, so that the host has enqueued all of it: about 0.2 ms."""
 MOST_ROUNDS, FEWEST_ROUNDS = 31, 3
-MORE = 4
-"""Calls that the longer graph has more."""
 LONG_SECONDS = 2e-4
 """Where launching is little of a kernel's time: one call is enough then, and operands need not fit several times."""
+FEWEST_MORE, MOST_MORE = 4, 16
+"""Calls that the longer graph has more, as many as take LONG_SECONDS: what launches differ by is shared out."""
 _WARMING = 3  # runs before a graph is captured: what is done only once is done then
 
 Action = Callable[[], Any]
@@ -116,9 +116,10 @@ class CudaClock:
         cold, warm = (median(self, one, cold=c, budget=budget) for c in (True, False))
         if cold > LONG_SECONDS:
             return cold, warm
-        apart, again = self._captured([first, *(make() for _ in range(MORE))]), self._captured([first] * (1 + MORE))
+        more = min(MOST_MORE, max(FEWEST_MORE, int(LONG_SECONDS / cold)))
+        apart, again = self._captured([first, *(make() for _ in range(more))]), self._captured([first] * (1 + more))
         several = median(self, apart, cold=True, budget=budget), median(self, again, cold=False, budget=budget)
-        return max(0.0, several[0] - cold) / MORE, max(0.0, several[1] - warm) / MORE
+        return max(0.0, several[0] - cold) / more, max(0.0, several[1] - warm) / more
 
     def prepared(self, action: Action) -> Action:
         """`action` in a CUDA graph, so that the host's work for each kernel is not part of the time.

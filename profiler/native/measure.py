@@ -75,13 +75,14 @@ def precision(instruction: Instruction) -> Iterator[None]:
     """f32 products as exactly as the instruction asks, while the body runs; and convolutions that were tuned."""
     tf32 = instruction.attributes.get("math") == "tf32"
     backends = torch.backends
-    before = (backends.cuda.matmul.allow_tf32, backends.cudnn.allow_tf32, backends.cudnn.benchmark)
-    backends.cuda.matmul.allow_tf32 = backends.cudnn.allow_tf32 = tf32
-    backends.cudnn.benchmark = True
+    cudnn = backends.cudnn
+    before = (backends.cuda.matmul.allow_tf32, cudnn.allow_tf32, cudnn.benchmark, cudnn.benchmark_limit)
+    backends.cuda.matmul.allow_tf32 = cudnn.allow_tf32 = tf32
+    cudnn.benchmark, cudnn.benchmark_limit = True, 0  # 0: all of its kernels are tried, not the ten likely ones
     try:
         yield
     finally:
-        backends.cuda.matmul.allow_tf32, backends.cudnn.allow_tf32, backends.cudnn.benchmark = before
+        backends.cuda.matmul.allow_tf32, cudnn.allow_tf32, cudnn.benchmark, cudnn.benchmark_limit = before
 
 
 def _first_line(error: Exception) -> str:

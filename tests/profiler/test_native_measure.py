@@ -14,7 +14,7 @@ from dla.profiler.profile import Native
 torch = pytest.importorskip("torch", reason="native kernels are PyTorch's")
 
 from dla.profiler.native import measure  # noqa: E402  # imports torch
-from dla.profiler.native.clock import LONG_SECONDS, MORE, Action, CpuClock, CudaClock, median  # noqa: E402
+from dla.profiler.native.clock import FEWEST_MORE, LONG_SECONDS, MOST_MORE, Action, CpuClock, CudaClock, median  # noqa: E402
 
 TEXT = """
 .program p
@@ -98,7 +98,10 @@ def test_a_short_kernel_is_timed_among_others() -> None:
     """Without launching a graph, and each call on operands of its own; a long one is one call."""
     clock = MadeUpGpu()
     assert clock.times(lambda: clock.make(2e-6), 0.1) == pytest.approx((2e-6, 1e-6))
-    assert len(clock.made) == 1 + MORE
+    assert len(clock.made) == 1 + MOST_MORE, "as many as take long enough, up to a limit"
+    clock = MadeUpGpu()
+    assert clock.times(lambda: clock.make(LONG_SECONDS * 0.9), 0.1)[0] == pytest.approx(LONG_SECONDS * 0.9)
+    assert len(clock.made) == 1 + FEWEST_MORE
     clock = MadeUpGpu()
     assert clock.times(lambda: clock.make(2 * LONG_SECONDS), 0.1)[0] == pytest.approx(2 * LONG_SECONDS + 5e-6)
     assert len(clock.made) == 1
