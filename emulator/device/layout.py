@@ -36,7 +36,7 @@ STREAM_NORM_ELEMENTS = 4096
 NORMALISED_SLOT, CHANNELS_SLOT = MAX_OPERANDS - 2, MAX_OPERANDS - 1
 TABLES_SLOT = MAX_OPERANDS - 2
 WAIT_FOR_ALL = 0xFFFFFFFF
-PLAIN_UNITS = 8
+PLAIN_FEW, PLAIN_UNITS = 8, 16
 TRIP_SETS = 4
 CONTROLLER_ONLY = 0x100
 CONTROLLER_WARPS = 4
@@ -52,7 +52,8 @@ CONSTANTS: dict[str, tuple[int, str]] = {
     "TURN_AT": (TURN_AT, "behind the counters: blocks that have ended, modulo those of two launches"),
     "MAX_WAITS": (MAX_WAITS, "dependencies of one instruction: one lane polls each"),
     "WAIT_FOR_ALL": (WAIT_FOR_ALL, "number of waits that means: until everything before is done"),
-    "PLAIN_UNITS": (PLAIN_UNITS, "a StreamSchedule's plain"),
+    "PLAIN_FEW": (PLAIN_FEW, "in a StreamSchedule's plain: no block has more results than a warp has lanes"),
+    "PLAIN_UNITS": (PLAIN_UNITS, "the same"),
     "TRIP_SETS": (TRIP_SETS, "of results that are taken as they come in a loop: trips use them in turns"),
     "PATH_GENERIC": (PATH_GENERIC, "a handler for each row"),
     "PATH_GEMM": (PATH_GEMM, "matrix products by wgmma"),
@@ -294,7 +295,7 @@ STREAM_SCHEDULE = Struct(
             "<u4",
             1,
             "u32",
-            "0; or for PlainStream: 1, 2 log rows, PLAIN_UNITS times units of all blocks",
+            "0; or for PlainStream: 1, 2 log rows, maybe PLAIN_FEW, PLAIN_UNITS times units of all blocks",
         ),
         ("spared", "<u4", 1, "u32", "the last so many blocks, which have no units; not where b lies across"),
     ),

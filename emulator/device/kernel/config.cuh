@@ -39,6 +39,7 @@ constexpr u32 WAITED_FOR_WORKERS = 1;
 constexpr u32 WAITED_FOR_RESULTS = 2;
 
 constexpr u32 WORKER_BARRIER = 1;          // named barrier ids; 0 is __syncthreads
+constexpr u32 FEW_BARRIER = 14;            // and 15: see SumsOfFew
 constexpr u32 FIRST_FREE_BARRIER = 2;      // from here on for whoever is at work
 
 // Lanes of a warp that arrive at a barrier for it. One is enough; the checked build lets all, because compute-sanitizer's

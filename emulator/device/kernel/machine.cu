@@ -11,6 +11,7 @@
 #include "ptx.cuh"
 #include "state.cuh"
 #include "controller.cuh"
+#include "waiter.cuh"
 #include "workers.cuh"
 
 // Keeps the launch's parameters at hand, but for what few look at. Called by a warp.

@@ -136,7 +136,7 @@ DEV void work() {
             case PATH_STREAM:
                 begin_hot(next.taken);
                 HopperStream::run();
-                next = NextWork::behind(Kept::taken());
+                next = NextWork::behind(Kept::taken(), HopperStream::has_said());
                 break;
             case PATH_PIXELS: {
                 begin_hot(next.taken);

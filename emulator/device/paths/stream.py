@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from dla.emulator.device.layout import PATH_STREAM, PLAIN_UNITS, STREAM_SCHEDULE
+from dla.emulator.device.layout import PATH_STREAM, PLAIN_FEW, PLAIN_UNITS, STREAM_SCHEDULE, WARP
 from dla.emulator.device.paths.tensor_map import ALIGNMENT, MAX_STRIDE, TensorMap
 from dla.emulator.device.paths.types import Context, Schedule
 from dla.isa.descriptor import Descriptor, Dynamic
@@ -133,7 +133,12 @@ def _plain(instruction: Instruction, unit: int, units: int, blocks: int) -> int:
         return 0
     if bias is not None and (bias.elements != out.bounds[-1] or not is_row_major(bias)):
         return 0
-    return 1 | rows // 2 << 1 | each * PLAIN_UNITS
+    few = (
+        (each + 1) * unit * rows <= WARP
+        and instruction.sub != "glu"
+        and attributes.get("act", "identity") in ("identity", "relu")
+    )
+    return 1 | rows // 2 << 1 | few * PLAIN_FEW | each * PLAIN_UNITS
 
 
 def sparing(numbers: list[int], units: int, blocks: int, spared: int) -> bool:
@@ -142,7 +147,8 @@ def sparing(numbers: list[int], units: int, blocks: int, spared: int) -> bool:
     each, rows = units // (blocks - spared), 1 << plain // 2 % 4
     if unit != PACKED_UNIT or (each + 1) * unit * rows > SUMS:
         return False
-    numbers[PLAIN_AT] = plain % PLAIN_UNITS + each * PLAIN_UNITS
+    few = plain & PLAIN_FEW and (each + 1) * unit * rows <= WARP
+    numbers[PLAIN_AT] = plain % PLAIN_FEW + (PLAIN_FEW if few else 0) + each * PLAIN_UNITS
     numbers[SPARED_AT] = spared
     return True
 

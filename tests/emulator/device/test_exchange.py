@@ -10,7 +10,9 @@ import pytest
 from dla.assembler import assemble
 from dla.emulator.compare import compare
 from dla.emulator.device import exchange, plan
+from dla.emulator.device.layout import PATH_STREAM, PLAIN_FEW
 from dla.emulator.device.paths import Target
+from dla.emulator.device.paths.stream import PLAIN_AT
 from dla.isa.descriptor import Segment
 from dla.isa.dtypes import DType
 from dla.isa.errors import Trap
@@ -143,6 +145,41 @@ def test_half_floats(ending):
     session = CpuSession(program, hopper=True)
     assert session.plan.exchange_bytes == 2048
     assert all(c.ok for c in compare(program, inputs, session.run(inputs)))
+
+
+@on_cpu
+@pytest.mark.parametrize("checked", [False, True], ids=["", "checked"])
+@pytest.mark.parametrize("ending", ["", ".T"])
+def test_products_with_few_and_with_many_results_follow_each_other(ending, checked):
+    """The waiter finishes the ones and the workers the others, in whatever order warps come."""
+    program = assemble(f"""
+.input x : bf16[1, 64]
+.input w : bf16[64, 64]
+.input v : bf16[{"256, 64" if ending else "64, 256"}]
+.input u : bf16[{"64, 256" if ending else "256, 64"}]
+.scratch a : bf16[1, 64]
+.scratch b : bf16[1, 64]
+.scratch c : bf16[1, 256]
+.output y : bf16[1, 64]
+.output z : bf16[1, 256]
+main:
+    GEMM a, x, w{ending} residual=x
+    GEMM b, a, w{ending}
+    GEMM c, b, v{ending}
+    GEMM a, c, u{ending}
+    GEMM b, a, w{ending} act=relu
+    EW.add a, b, x
+    GEMM y, a, w{ending}
+    GEMM z, y, v{ending}
+    HALT
+""")
+    session = CpuSession(program, hopper=True, checked=checked)
+    few = [bool(s.detail[PLAIN_AT] & PLAIN_FEW) for s in session.plan.schedules if s.path == PATH_STREAM]
+    assert few == [True, True, False, True, True, True, False]
+    inputs = drawn(program, 0)
+    results = [session.run(inputs) for session.seed in range(4)]
+    assert len({r.outputs["y"].tobytes() + r.outputs["z"].tobytes() for r in results}) == 1
+    assert all(c.ok for c in compare(program, inputs, results[0]))
 
 
 @on_cpu

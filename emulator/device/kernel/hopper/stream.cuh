@@ -89,6 +89,7 @@ struct HopperStream {
         }
     }
 
+    // The present work, and maybe those behind it; others know that they are done.
     static DEV void run() {
         const Work& w = Kept::shared().works[Kept::taken() % WORKS];
         const StreamSchedule& s = schedule(w);
@@ -108,7 +109,14 @@ struct HopperStream {
                 break;
             default: run_as<AcrossStream<32, 1>>(); break;
         }
+        warp_arrive(&Kept::shared().done[Kept::taken() % WORKS]);
     }
+    // The waiter's part of a work that is ready: it waits for the workers.
+    static DEV void finish(const Work& w, u32 taken, u32 lane) {
+        if (SumsOfFew::are(schedule(w))) SumsOfFew::finish(w, taken, lane);
+    }
+    // Whether others know that the present work is done: always. The compiler had better not know, and treat all paths alike.
+    static DEV bool has_said() { return anew(1); }
 
   private:
     static DEV const StreamSchedule& schedule(const Work& w) { return *reinterpret_cast<const StreamSchedule*>(w.detail); }

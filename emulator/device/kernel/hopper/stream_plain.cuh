@@ -50,12 +50,13 @@ struct PlainResult {
         if (exists && args.has_bias()) bias = element_at(args.bias(), column);
         if (exists && args.has_residual()) residual = element_at(args.residual(), static_cast<u32>(to - args.out().data) / 2);
     }
-    DEV u32 finish(f32 v, const GemmArgs& args) const {
+    // ANY: also other activations than relu, which are a call.
+    template <bool ANY> DEV u32 finish(f32 v, const GemmArgs& args) const {
 #pragma unroll 1
         for (u32 left = steps; left != 0; left >>= 8) {
             switch (left & 0xff) {
                 case STEP_BIAS: v += number(bias); break;
-                case STEP_ACT: v = act == ACT_RELU ? activation_relu(v, 0.0f) : activate_any(act, v, args.act_alpha()); break;
+                case STEP_ACT: v = !ANY || act == ACT_RELU ? activation_relu(v, 0.0f) : activate_any(act, v, args.act_alpha()); break;
                 default: v += number(residual);
             }
         }
@@ -84,12 +85,90 @@ DEV f32 add_warps(const f32* sums) {
     return v;
 }
 
+// Where result number `i` of this block goes; `column` is where it is in the product.
+DEV PlainResult plain_result(const Work& w, const StreamSchedule& s, u32 unit, u32 i, u32& column) {
+    const GemmArgs& args = GemmArgs::of(w);
+    const u32 each = s.plain / PLAIN_UNITS, shift = s.plain / 2 % 4, rows = 1u << shift;
+    const u32 block = w.first_tile, blocks = gridDim.x - s.spared, more = w.tiles - each * blocks;
+    const u32 count = block < blocks ? each + (block < more) : 0;
+    const u32 index = i >> shift, unit_columns = args.sub() == GEMM_GLU ? unit / 2 : unit;
+    column = unit != PACKED_UNIT ? (block + index / unit_columns * gridDim.x) * unit_columns + index % unit_columns
+                                 : (block * each + min(block, more)) * unit_columns + index;
+    const u32 row = i & rows - 1, columns = args.out().dims[args.out().rank - 1];
+    PlainResult result(args, index < count * unit_columns && column < columns, row, column, s.half_floats);
+    if (s.gives && result.exists && column % 2 == 0) result.others = reinterpret_cast<u32*>(exchange_at(w, s.gives) + (row * columns + column) * 2);
+    return result;
+}
+
+// Products of which no block has more than WARP results, as most are in a chain. The waiter finishes them, while the workers are
+// at the next product already, up to where that needs these results; and the signaller is busy for longest with a release. Two of
+// them at most are under way: their sums lie in two places of the staging, behind what a NORM exchanges there, and two named
+// barriers tell of them.
+struct SumsOfFew {
+    DEV static bool are(const StreamSchedule& s) { return s.plain & PLAIN_FEW; }
+    DEV static f32* sums(u32 taken) { return reinterpret_cast<f32*>(shared_memory + STAGING_AT) + (2 + taken % 2) * WARP; }
+    // A warp of workers has left its sums.
+    DEV static void summed(u32 taken) { named_barrier_arrive(FEW_BARRIER + taken % 2, WORKER_THREADS + WARP); }
+    // Waits until the sums before the last ones are no longer needed.
+    DEV static void wait_for_sums(Shared& shared, u32 taken) { wait_done_before(shared, taken - 1); }
+
+    // The waiter's part, once the work is ready: from the workers' sums to results, and that all is done, as the workers would say it.
+    DEV static void finish(const Work& w, u32 taken, u32 lane) {
+        const StreamSchedule& s = *reinterpret_cast<const StreamSchedule*>(w.detail);
+        const GemmArgs& args = GemmArgs::of(w);
+        const bool go = static_cast<const volatile Work&>(w).go;
+        u32 column;
+        PlainResult result = plain_result(w, s, s.unit, lane, column);
+        if (go) result.fetch(args, column);
+        named_barrier(FEW_BARRIER + taken % 2, WORKER_THREADS + WARP);
+        if (go) {
+            const u32 bits = result.exists ? result.finish<false>(result.alpha * add_warps(sums(taken) + lane), args) : 0;
+            result.store(bits, 1u << s.plain / 2 % 4, args.out());
+        }
+        __syncwarp();
+#pragma unroll 1
+        for (u32 i = lane; i < WORKER_WARPS * ARRIVING_LANES; i += WARP) mbarrier_arrive(&Kept::shared().done[taken % WORKS]);
+        wait_phase(&Kept::shared().ready[taken % WORKS], taken / WORKS % 2);  // nobody else may have: each phase has to be waited for
+    }
+};
+
+// Executes such products for as long as one comes behind the other: finding out what comes next takes as long as a small product.
 template <class Way> struct PlainStream {
+    // The present work, and those behind it that are like it; others know that they are done, or will.
     static DEV_CALL void run() {
+        do execute();
+        while (goes_on());
+    }
+
+  private:
+    using Rows = typename Way::Rows;
+    using Panels = typename Way::Chunks[Way::MOST_PANELS];
+
+    static DEV const StreamSchedule& schedule(u32 taken) {
+        return *reinterpret_cast<const StreamSchedule*>(Kept::shared().works[taken % WORKS].detail);
+    }
+    // Says that this warp is done with the present work, and takes up the next one if that is like it.
+    static DEV bool goes_on() {
+        const u32 taken = Kept::taken(), next = taken + 1;
+        const StreamSchedule& present = schedule(taken);
+        const u32 half_floats = present.half_floats, few = present.plain & PLAIN_FEW;
+        if (few) SumsOfFew::summed(taken);
+        else warp_arrive(&Kept::shared().done[taken % WORKS]);
+        wait_phase(&Kept::shared().decoded[next % WORKS], next / WORKS % 2);
+        const Work& w = Kept::shared().works[next % WORKS];
+        const StreamSchedule& s = schedule(next);
+        const bool like = w.path == PATH_STREAM && s.plain && s.unit == Way::UNIT && s.half_floats == half_floats && (s.plain & PLAIN_FEW) == few;
+        if (!__shfl_sync(0xffffffffu, like && !w.last, 0)) return false;  // all lanes go one way
+        Kept::place().taken = next;
+        return true;
+    }
+
+    // A call: what is the same for all of them would be kept in registers, of which there are too few.
+    static DEV_CALL void execute() {
         const u32 taken = Kept::taken();
         Workers me;
         const Work& w = Kept::shared().works[taken % WORKS];
-        const StreamSchedule& s = *reinterpret_cast<const StreamSchedule*>(w.detail);
+        const StreamSchedule& s = schedule(taken);
         const GemmArgs& args = GemmArgs::of(w);
         const u32 plain = s.plain, each = plain / PLAIN_UNITS, shift = plain / 2 % 4, rows = 1u << shift;
         const u32 thread = me.thread(), warp = me.warp(), lane = me.lane(), block = w.first_tile, blocks = gridDim.x - s.spared;
@@ -105,27 +184,23 @@ template <class Way> struct PlainStream {
         way.load(b, me, way.two(count, 0));
 
         const u32 norm = s.norm, takes = s.takes;
+        const bool few = SumsOfFew::are(s), glu = args.sub() == GEMM_GLU;
         const char* const from = norm ? shared_memory + NORMALISED_AT : takes ? exchange_at(w, takes) : args.a().data;
         const PlainRow source(args.a(), from, norm, Way::Rows::row_of(lane), rows, warp * (Way::SPAN / WORKER_WARPS) + lane % 4 * 8);
-        const bool glu = args.sub() == GEMM_GLU;
-        const u32 index = thread >> shift, unit_columns = glu ? Way::UNIT / 2 : Way::UNIT;
-        const u32 column = Way::SPREAD ? (block + index / unit_columns * gridDim.x) * unit_columns + index % unit_columns
-                                       : (block * each + min(block, more)) * unit_columns + index;
-        const u32 row = thread & rows - 1, columns = args.out().dims[args.out().rank - 1];
-        PlainResult result(args, index < count * unit_columns && column < columns, row, column, s.half_floats);
-        if (s.gives && result.exists && column % 2 == 0) result.others = reinterpret_cast<u32*>(exchange_at(w, s.gives) + (row * columns + column) * 2);
+        // Up to here, warps are ahead of each other; now the staging, or a place in it, is free.
+        if (few && !norm) SumsOfFew::wait_for_sums(Kept::shared(), taken);
+        else wait_done_before(Kept::shared(), taken);
         if (norm) {
             if (!(s.half_floats ? normalise_rows<DTYPE_F16>(s, rows) : normalise_rows<DTYPE_BF16>(s, rows))) return;
-        } else {
+        } else if (!few || !takes) {  // else what is multiplied comes by itself, and the waiter does the rest
             wait_phase(&Kept::shared().ready[taken % WORKS], taken / WORKS % 2);
             if (!static_cast<const volatile Work&>(w).go) return;
         }
-        result.fetch(args, column);
         Panels a = {};
         if (takes && !norm) take(a, source, way.panels(s), lane);
         else load(a, source, way.panels(s), lane);
 
-        f32* const sums = reinterpret_cast<f32*>(shared_memory + STAGING_AT);
+        f32* const sums = few ? SumsOfFew::sums(taken) : reinterpret_cast<f32*>(shared_memory + STAGING_AT);
 #pragma unroll 1
         for (u32 unit = 0; unit < count; unit += Way::UNITS) {
             typename Way::Sums sum = {};
@@ -138,19 +213,19 @@ template <class Way> struct PlainStream {
             }
             way.store(sums + warp * WARP_SUMS + unit * Way::UNIT * rows, sum, rows, count - unit, lane);
         }
+        if (few) return;
+        u32 column;
+        PlainResult result = plain_result(w, s, Way::UNIT, thread, column);
+        result.fetch(args, column);
         me.sync();
         u32 bits = 0;
         if (result.exists) {
-            f32 v = result.alpha * add_warps(sums + (glu ? 2 * index * rows + row : thread));
-            if (glu) v = activate_any(args.unit(), v, 0.0f) * (result.alpha * add_warps(sums + (2 * index + 1) * rows + row));
-            bits = result.finish(v, args);
+            f32 v = result.alpha * add_warps(sums + (glu ? (2 * (thread >> shift) * rows + (thread & rows - 1)) : thread));
+            if (glu) v = activate_any(args.unit(), v, 0.0f) * (result.alpha * add_warps(sums + (2 * (thread >> shift) + 1) * rows + (thread & rows - 1)));
+            bits = result.finish<true>(v, args);
         }
         result.store(bits, rows, args.out());
     }
-
-  private:
-    using Rows = typename Way::Rows;
-    using Panels = typename Way::Chunks[Way::MOST_PANELS];
 
     // f(chunk, depth) for what this lane has of a.
     template <class F> static DEV void each_chunk(Panels& a, u32 panels, F f) {

@@ -1,0 +1,50 @@
+// The waiter and the signaller: what a block hears from the others, and tells them.
+#pragma once
+#include "paths.cuh"
+
+// The waiter: one warp waits for what each work depends on, while the workers are still busy with the one before.
+DEV void run_waiter(const Launch& launch, Shared& shared, u32 lane) {
+    for (u32 taken = 0;; ++taken) {
+        const u32 slot = taken % WORKS;
+        wait_phase(&shared.decoded[slot], taken / WORKS % 2);
+        Work& w = shared.works[slot];
+        if (w.last) return;
+        const bool ok = w.follows_own || wait_for(launch, w, lane);
+        if (lane == 0) {
+            if (!ok) stop(shared);
+            w.go = ok && !stopped(shared);
+            Tracing::ready(w);
+        }
+        warp_arrive(&shared.ready[slot]);
+#ifdef HOPPER
+        if (w.path == PATH_STREAM) HopperStream::finish(w, taken, lane);
+#endif
+    }
+}
+
+// The signaller: one warp tells the other blocks that this one is done with an instruction, while its workers go on.
+DEV void run_signaller(const Launch& launch, Shared& shared, u32 lane) {
+    u32 asked = clocks();
+    if (lane == 0) Tracing::begin(launch);
+    for (u32 taken = 0;; ++taken) {
+        const u32 slot = taken % WORKS, parity = taken / WORKS % 2;
+        wait_phase(&shared.decoded[slot], parity);
+        const Work& w = shared.works[slot];
+        if (w.last) {
+            if (lane == 0) Tracing::end(launch, taken);
+            return;
+        }
+        if (const u32 now = clocks(); now - asked > CODE_STAYS) {
+            prefetch_code(launch, lane);
+            asked = now;
+        }
+        const u64 loaded = lane == 0 ? Tracing::loaded(launch, shared, w, taken) : 0;
+        wait_phase(&shared.done[slot], parity);
+        const u64 done = Tracing::now();
+        // The barrier orders every worker's stores before this one thread's release.
+        if (lane == 0 && w.go && w.signal != COUNTERS && !stopped(shared)) add_release(shared.counters + w.signal, 1);
+        if (lane == 0) Tracing::signalled(launch, taken, w, loaded, done);
+        wait_phase(&shared.placed[slot], parity);  // handlers without scratch memory do not: so that each phase has been waited for
+        warp_arrive(&shared.free[slot]);
+    }
+}
