@@ -20,7 +20,6 @@ from dla.tests.emulator.device import cpu_machine
 from dla.tests.emulator.device.cpu_machine import CpuSession
 
 BASES = {segment: segment.value << 40 for segment in Segment}
-ROWS = frozenset({"GEMM", "COPY"})
 
 
 def planned(text: str) -> plan.Plan:
@@ -174,7 +173,7 @@ def random_inputs(program: Program) -> dict[str, np.ndarray]:
 def check(text: str, *, on_gpu: bool) -> None:
     """Runs a program whose every GEMM is to be streamed; beside the golden machine's, and twice."""
     program = assemble(text)
-    session = DeviceMachine(only=ROWS).load(program) if on_gpu else CpuSession(program, hopper=True)
+    session = DeviceMachine().load(program) if on_gpu else CpuSession(program, hopper=True)
     schedules = zip(program.instructions, session.plan.schedules, strict=True)
     assert {s.path for i, s in schedules if i.row.mnemonic == "GEMM"} == {PATH_STREAM}
     given = random_inputs(program)
@@ -316,7 +315,7 @@ main:
 """)
     given = random_inputs(program)
     given["x"] = given["x"][:batch]
-    session = DeviceMachine(only=ROWS).load(program) if on_gpu else CpuSession(program, hopper=True)
+    session = DeviceMachine().load(program) if on_gpu else CpuSession(program, hopper=True)
     result = session.run(given)
     outputs = {"y": np.asarray(result.outputs["y"])[:batch]}  # the emulated device answers at the bound
     assert [c for c in compare(program, given, SimpleNamespace(outputs=outputs, state={})) if not c.ok] == []
@@ -342,7 +341,7 @@ main:
     HALT
 """
     program = assemble(text)
-    session = DeviceMachine(only=ROWS).load(program) if on_gpu else CpuSession(program, hopper=True)
+    session = DeviceMachine().load(program) if on_gpu else CpuSession(program, hopper=True)
     given = random_inputs(program)
     with pytest.raises(Trap) as raised:
         session.run(given | {"divisor": np.zeros(1, np.int64)})
