@@ -15,9 +15,12 @@ DEV void run_waiter(const Launch& launch, Shared& shared, u32 lane) {
             w.go = ok && !stopped(shared);
             Tracing::ready(w);
         }
+#ifdef HOPPER
+        const bool finishes = HopperStream::is_finished_here(w);  // asked before the others can be done with it, and its slot be another's
+#endif
         warp_arrive(&shared.ready[slot]);
 #ifdef HOPPER
-        if (w.path == PATH_STREAM) HopperStream::finish(w, taken, lane);
+        if (finishes) SumsOfFew::finish(w, taken, lane);
 #endif
     }
 }

@@ -111,10 +111,8 @@ struct HopperStream {
         }
         warp_arrive(&Kept::shared().done[Kept::taken() % WORKS]);
     }
-    // The waiter's part of a work that is ready: it waits for the workers.
-    static DEV void finish(const Work& w, u32 taken, u32 lane) {
-        if (SumsOfFew::are(schedule(w))) SumsOfFew::finish(w, taken, lane);
-    }
+    // Whether the waiter has a part in a work.
+    static DEV bool is_finished_here(const Work& w) { return w.path == PATH_STREAM && SumsOfFew::are(schedule(w)); }
     // Whether others know that the present work is done: always. The compiler had better not know, and treat all paths alike.
     static DEV bool has_said() { return anew(1); }
 

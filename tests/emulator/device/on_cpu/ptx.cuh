@@ -70,7 +70,8 @@ inline void mbarrier_arrive(u64* b) {
     ++progress_;
     m.settle();
 }
-inline void warp_arrive(u64* b) { warp_barrier(); if (lane_() < ARRIVING_LANES) mbarrier_arrive(b); }
+// Others may go on before this warp does.
+inline void warp_arrive(u64* b) { warp_barrier(); if (lane_() < ARRIVING_LANES) mbarrier_arrive(b); yield_("others"); }
 inline void mbarrier_arrive_expect(u64* b, u32 bytes) { Mbarrier& m = barrier_at(b); m.bytes = m.bytes + bytes; mbarrier_arrive(b); }
 // The other block of the pair, for a moment.
 struct Peer {
