@@ -32,6 +32,7 @@ from dla.assembler.syntax import (
     DeclarationStatement,
     DirectiveStatement,
     InstructionStatement,
+    Literals,
     Statement,
     SyntaxProblem,
     integer,
@@ -41,6 +42,7 @@ from dla.assembler.syntax import (
     unquote,
 )  # fmt: skip
 from dla.assembler.views import SEGMENTS
+from dla.assembler.worlds import declare_group, declare_pairs, declare_world
 from dla.isa.errors import AssemblyError, Diagnostic, InputError
 from dla.isa.files import map_file
 from dla.isa.instructions import BY_MNEMONIC
@@ -54,6 +56,9 @@ OTHER_DIRECTIVES = {
     ".program": (("NAME",), ".program name"),
     ".include": (("STRING",), '.include "file.dla"'),
     ".dim": (("NAME", "NAME", "NUMBER"), ".dim batch s31 64"),
+    ".world": (("NUMBER",), ".world 4"),
+    ".group": (("NAME", "LIST"), ".group tp [[0, 1], [2, 3]]"),
+    ".pairs": (("NAME", "LIST"), ".pairs next [[0, 1], [1, 2]]"),
     ".segment": (("NAME", "NUMBER"), ".segment scratch 4096"),
     ".file": (("STRING",), '.file "name.dla"'),
     ".line": (("NUMBER",), ".line 10"),
@@ -211,7 +216,8 @@ class _Assembly:
                 raise problem(directive, f"{directive} declares a tensor", f"write {directive} name : f32[2, 3]")
             raise _unknown_directive(directive)
         expected, example = OTHER_DIRECTIVES[directive]
-        if tuple("NAME" if a.type == "QUOTED" else a.type for a in arguments) != expected:
+        kinds = ("LIST" if isinstance(a, Literals) else "NAME" if a.type == "QUOTED" else a.type for a in arguments)
+        if tuple(kinds) != expected:
             raise problem(directive, f"{directive} is not written like this", f"write {example}")
         getattr(self, f"_directive_{directive[1:]}")(place, *arguments)
 
@@ -261,6 +267,15 @@ class _Assembly:
 
     def _directive_dim(self, place: Place, name: Token, register: Token, bound: Token) -> None:
         self.declared.declare_dim(name, register, bound)
+
+    def _directive_world(self, place: Place, ranks: Token) -> None:
+        declare_world(self.declared.scope, ranks)
+
+    def _directive_group(self, place: Place, name: Token, lists: Literals) -> None:
+        declare_group(self.declared.scope, name, lists)
+
+    def _directive_pairs(self, place: Place, name: Token, lists: Literals) -> None:
+        declare_pairs(self.declared.scope, name, lists)
 
     def _directive_include(self, place: Place, name: Token) -> None:
         text = unquote(name)
@@ -319,6 +334,10 @@ class _Assembly:
             segment_bytes=dict(sorted(sizes.items())),
             constants=tuple(sorted(declared.constants, key=lambda block: block.offset)),
             external=tuple(sorted(declared.external, key=lambda block: block.offset)),
+            world=declared.scope.world,
+            groups=tuple(declared.scope.groups.values()),
+            pairs=tuple(declared.scope.pairs.values()),
+            shards=tuple(declared.shards),
             debug=self._debug(finished),
             isa_version=self.isa_version,
             folder=self.main.folder,

@@ -11,7 +11,9 @@ from dla.assembler.constants import number
 from dla.assembler.source import suggestion
 from dla.assembler.syntax import ListValue, Value, integer, name_of, problem
 from dla.assembler.views import Scope
+from dla.assembler.worlds import table_index
 from dla.isa.attributes import F32, Attribute, Enum, Flag
+from dla.isa.ranks import RankTable
 from dla.isa.registers import Register
 from dla.isa.scalar_attributes import Reg, ScalarValue
 
@@ -27,6 +29,8 @@ def attribute_value(scope: Scope, attribute: Attribute, value: Value | None, pla
         return tuple(_item(attribute, item, place) for item in value.items)
     if not isinstance(value, Token):
         raise problem(place, f"{attribute.name} must be {attribute.expects}")
+    if isinstance(attribute, RankTable):
+        return table_index(scope, attribute.table, value)
     if isinstance(attribute, Reg | ScalarValue):
         return _scalar(scope, attribute, value)
     if isinstance(attribute, F32) and value.type == "NUMBER":

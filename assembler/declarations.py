@@ -11,10 +11,12 @@ from lark import Token
 from dla.assembler.constants import inside, scalar, value_of
 from dla.assembler.syntax import DeclarationStatement, Sum, integer, name_of, problem, unquote
 from dla.assembler.views import SEGMENTS, Scope, dim, dtype_of
+from dla.assembler.worlds import shard_of
 from dla.isa.descriptor import MAX_DIM, MAX_OFFSET, MAX_RANK, Descriptor, Dim, Dynamic, Segment, contiguous
 from dla.isa.dtypes import DType
 from dla.isa.names import MAX_NAME_BYTES, is_identifier
 from dla.isa.program import TENSOR_ALIGNMENT, ConstBlock, DimSymbol, ExternalConst, Tensor
+from dla.isa.ranks import Shard
 from dla.isa.registers import BY_NAME, RegisterClass
 
 DIM_REGISTERS = tuple(range(31, -1, -1))
@@ -34,6 +36,7 @@ class Declared:
     segment_bytes: dict[Segment, int] = field(default_factory=dict)
     constants: list[ConstBlock] = field(default_factory=list)
     external: list[ExternalConst] = field(default_factory=list)
+    shards: list[Shard] = field(default_factory=list)
     _filled: int = 0  # bytes of constants that one number fills
     _numbers: dict[tuple[DType, bytes], Descriptor] = field(default_factory=dict)
 
@@ -51,7 +54,10 @@ class Declared:
         address = None if statement.address is None else integer(statement.address)
         descriptor = self._place(segment, dtype, dims, address, statement.address or statement.name)
         self._add(name, descriptor)
-        self._fill(statement, descriptor, folder)
+        if statement.cut is not None:
+            self.shards.append(shard_of(self.scope, statement, descriptor, folder))
+        else:
+            self._fill(statement, descriptor, folder)
 
     def declare_dim(self, name: Token, register: Token, bound: Token) -> None:
         """Add a named dim in a register of the program's choice: `.dim batch s31 64`. Raises SyntaxProblem."""

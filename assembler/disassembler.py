@@ -7,6 +7,7 @@ section gives them, with blank lines between; where that cannot be, a `.line` di
 from __future__ import annotations
 
 import json
+import math
 from collections import defaultdict
 from dataclasses import dataclass, field
 from typing import Any
@@ -18,8 +19,10 @@ from dla.assembler.declarations import DIM_REGISTERS, aligned
 from dla.assembler.instructions import positional_names
 from dla.assembler.viewtext import Namer, quoted
 from dla.isa.attributes import Attribute, Flag, Target
-from dla.isa.descriptor import Dynamic, Segment
+from dla.isa.descriptor import Dynamic, Segment, contiguous
+from dla.isa.dtypes import DType
 from dla.isa.program import Debug, DimSymbol, Instruction, Program, Tensor
+from dla.isa.ranks import RankTable, Shard
 from dla.isa.registers import Register, RegisterClass
 from dla.isa.scalar_attributes import Reg, ScalarValue
 
@@ -55,8 +58,9 @@ class _Disassembly:
         self._shift = 0  # how far `.line` has moved line numbers
 
     def run(self) -> str:
-        """Header, declarations, code."""
+        """Header, ranks, declarations, code."""
         self._header()
+        self._ranks()
         self._declarations()
         self.lines.append("")
         width = max((len(i.name) for i in self.program.instructions), default=0)
@@ -73,6 +77,16 @@ class _Disassembly:
             self.lines.append(f".file {json.dumps(self._debug.file, ensure_ascii=False)}")
         self.lines.append("")
 
+    def _ranks(self) -> None:
+        """The world and its tables."""
+        if self.program.world:
+            self.lines.append(f".world {self.program.world}")
+        tables = [("group", g.name, g.ranks) for g in self.program.groups]
+        tables += [("pairs", p.name, p.pairs) for p in self.program.pairs]
+        for what, name, lists in tables:
+            self.lines.append(f".{what} {quoted(name)} [{', '.join(str(list(ranks)) for ranks in lists)}]")
+        self.lines += [""] * bool(self.program.world)
+
     def _declarations(self) -> None:
         unseen = {d.name: d for d in self.program.dims}
         if not _dims_are_natural(self.program):
@@ -82,6 +96,7 @@ class _Disassembly:
         widths = [len(quoted(t.name)) for t in self.program.tensors]
         width = min(max(widths, default=0), 24)
         external = {e.offset: e for e in self.program.external}
+        shards = {shard.tensor: shard for shard in self.program.shards}
         for index, tensor in enumerate(self.program.tensors):
             self.lines += [";" + text for text in self._comments[places.ABOVE_TENSOR, index]]
             head = f".{tensor.segment.text:<7} {quoted(tensor.name):<{width}} : {self._shape(tensor, unseen)}"
@@ -94,6 +109,8 @@ class _Disassembly:
                 place = json.dumps(f"{outside.file}#{outside.key}", ensure_ascii=False)
                 head += f" external {place}" + (f' "{outside.sha256.hex()}"' if outside.sha256 else "")
                 value = []
+            elif tensor.name in shards:
+                value = self._cut(tensor, shards[tensor.name])
             else:
                 value = self._value(tensor)
             rows = [f"{head} {value[0]}", *value[1:]] if value else [head]
@@ -118,6 +135,19 @@ class _Disassembly:
             return []
         d = tensor.descriptor
         return source_text(d, bytes_of(self.program.constants, d.offset, d.span))
+
+    def _cut(self, tensor: Tensor, shard: Shard) -> list[str]:
+        """The value of a constant of which each rank holds a piece: the whole, and how it is cut."""
+        groups, d = self.program.groups, tensor.descriptor
+        group = groups[shard.group - 1] if 0 < shard.group <= len(groups) else None
+        count = len(group.ranks[0]) if group and group.ranks else self.program.world
+        whole = tuple(n * count if k == shard.axis else n for k, n in enumerate(d.bounds))
+        if math.prod(whole) * d.dtype.itemsize == shard.data.nbytes:
+            rows = source_text(contiguous(Segment.CONST, d.dtype, whole), shard.data)
+        else:  # which the verifier refuses
+            rows = source_text(contiguous(Segment.CONST, DType.U8, (shard.data.nbytes,)), shard.data)
+        rows[-1] += f" shard axis={shard.axis}" + (f" group={quoted(group.name)}" if group else "")
+        return rows
 
     def _beside(self, rows: list[str], place: str, index: int) -> list[str]:
         """`rows` with the comment that stands beside them; others that claim the place go above."""
@@ -198,6 +228,9 @@ class _Disassembly:
     def _attribute(self, attribute: Attribute, value: Any) -> str:
         if isinstance(attribute, Target):
             return quoted(self._labels[value][0])
+        if isinstance(attribute, RankTable):
+            names = [t.name for t in (self.program.groups if attribute.table == "groups" else self.program.pairs)]
+            return quoted(names[value - 1]) if 0 < value <= len(names) else str(value)
         if isinstance(attribute, Reg | ScalarValue) and isinstance(value, Register):
             return self._namer.register(value.index) if value.cls is RegisterClass.INT else str(value)
         return attribute_text(attribute, value)

@@ -119,8 +119,16 @@ class Source:
 
 
 @dataclass(slots=True)
+class Cut:
+    """`shard axis=1 group=tp`: of a constant, each rank holds a piece."""
+
+    at: Token
+    keywords: tuple[Keyword, ...]
+
+
+@dataclass(slots=True)
 class DeclarationStatement:
-    """`.segment name : dtype[dims] [@ address] [source]`."""
+    """`.segment name : dtype[dims] [@ address] [source] [shard]`."""
 
     directive: Token
     name: Token
@@ -128,6 +136,7 @@ class DeclarationStatement:
     dims: tuple[Sum, ...]
     address: Token | None
     source: Source | None
+    cut: Cut | None
 
 
 @dataclass(slots=True)
@@ -135,7 +144,7 @@ class DirectiveStatement:
     """`.directive argument ...`, but for declarations."""
 
     directive: Token
-    arguments: tuple[Token, ...]
+    arguments: tuple[Token | Literals, ...]
 
 
 @dataclass(slots=True)
@@ -260,9 +269,12 @@ class _Build(Transformer[Token, Any]):
         return tuple(i for i in items if i is not None)
 
     def declaration(
-        self, directive: Token, name: Token, dtype: Token, dims: Any, address: Any, source: Any
+        self, directive: Token, name: Token, dtype: Token, dims: Any, address: Any, source: Any, cut: Any
     ) -> DeclarationStatement:
-        return DeclarationStatement(directive, name, dtype, dims, address, source)
+        return DeclarationStatement(directive, name, dtype, dims, address, source, cut)
+
+    def shard(self, at: Token, *keywords: Keyword) -> Cut:
+        return Cut(at, keywords)
 
     def from_file(self, keyword: Token, place: Token) -> Source:
         return Source("from", place, place)
@@ -279,7 +291,7 @@ class _Build(Transformer[Token, Any]):
     def literals(self, at: Token, *items: Any) -> Literals:
         return Literals(at, [i for i in items if i is not None])
 
-    def directive(self, directive: Token, *arguments: Token) -> DirectiveStatement:
+    def directive(self, directive: Token, *arguments: Token | Literals) -> DirectiveStatement:
         return DirectiveStatement(directive, arguments)
 
 
@@ -315,7 +327,8 @@ _SPOKEN = {
     "RBRACE": "`}`", "EQUAL": "`=`", "AT": "`@`", "STAR": "`*`", "NUMBER": "a number", "STRING": "a string",
     "NAME": "a name", "KEY": "`name=value`", "SIGN": "`+`", "MNEMONIC": "an instruction", "DIRECTIVE": "a directive",
     "FROM": "`from`", "HEX": "`hex(`", "METHOD": "`.T`", "$END": "the end of the line", "ELLIPSIS": "`...`",
-    "EXTERNAL": "`external`", "LABEL": "a label", "QUOTED": "", "LESSEQUAL": "`<=`", "__ANON_0": "`<=`",
+    "EXTERNAL": "`external`", "SHARD": "`shard`", "LABEL": "a label", "QUOTED": "", "LESSEQUAL": "`<=`",
+    "__ANON_0": "`<=`",
 }  # fmt: skip
 
 

@@ -26,6 +26,7 @@ from dla.isa.descriptor import (
 )
 from dla.isa.dtypes import BY_TEXT, DType
 from dla.isa.program import DimSymbol
+from dla.isa.ranks import RankGroup, RankPairs
 from dla.isa.registers import BY_NAME, Register, RegisterClass
 
 SEGMENTS = {segment.text: segment for segment in Segment}
@@ -38,6 +39,9 @@ class Scope:
 
     tensors: dict[str, Descriptor] = field(default_factory=dict)
     dims: dict[str, DimSymbol] = field(default_factory=dict)
+    world: int = 0
+    groups: dict[str, RankGroup] = field(default_factory=dict)
+    pairs: dict[str, RankPairs] = field(default_factory=dict)
 
     def register(self, token: Token) -> Register | None:
         """The register that `token` names, itself or as a dim's name; else None."""

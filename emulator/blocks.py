@@ -97,7 +97,7 @@ def block_starts(program: Program) -> frozenset[int]:
 def block_dependencies(program: Program, begin: int, end: int) -> list[set[int]]:
     """For each instruction of the straight-line block begin..end, those of the block it must wait for, from 0.
 
-    Memory, registers (read, written, or in a descriptor) and the order of probes count.
+    Memory, registers (read, written, or in a descriptor) and the order of probes and of collectives count.
     """
     timelines = Timelines(Accesses(program))
     written: dict[Register | str, int] = {}
@@ -121,7 +121,10 @@ def block_dependencies(program: Program, begin: int, end: int) -> list[set[int]]
 
 
 def register_accesses(instruction: Instruction) -> tuple[set[Register | str], set[Register | str]]:
-    """(read, written) registers of one instruction; "probes" stands for the reports that PROBE leaves."""
+    """(read, written) registers of one instruction.
+
+    "probes" stands for the reports that PROBE leaves, "ranks" for the order of collectives, which all ranks keep.
+    """
     reads: set[Register | str] = set()
     writes: set[Register | str] = set()
     specs = instruction.row.all_attributes
@@ -134,6 +137,8 @@ def register_accesses(instruction: Instruction) -> tuple[set[Register | str], se
             reads |= {s(register) for register in _registers(descriptor)}
     if instruction.row.mnemonic == "PROBE":
         writes.add("probes")
+    if instruction.row.collective:
+        writes.add("ranks")
     return reads, writes
 
 

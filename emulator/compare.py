@@ -34,7 +34,7 @@ from dla.emulator.result import Result
 from dla.emulator.tolerance import close, same
 from dla.isa.descriptor import Segment
 from dla.isa.dtypes import BY_NUMPY, Array
-from dla.isa.errors import Trap
+from dla.isa.errors import InputError, Trap
 from dla.isa.program import Program
 
 SAFETY = 3.0
@@ -180,6 +180,8 @@ def reference(
     seed: int = 0,
 ) -> Reference:
     """Run the oracle and the moved samples of `program` (verified). Raises InputError, or Trap from the oracle."""
+    if program.world > 1:
+        raise InputError(f"machines are compared on one rank, and this program is for {program.world}")
 
     def run(mover: _Mover) -> Result:
         session = GoldenMachine(perturb=mover).load(program)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -47,6 +47,10 @@ class Result:
 
     `outputs` and `state` are arrays by tensor name: outputs at the sizes that the dims had at HALT, state at its
     bounds. `probes` are by tag. `elapsed` is the machine's own time in seconds, without binding and copying.
+
+    After a run of several ranks, `ranks` has the result of each; `outputs` and `state` then have a leading axis of all
+    ranks (an output whose size differs between ranks is there as `y.rank0`, `y.rank1`, ...), and `probes` are those of
+    rank 0.
     """
 
     outputs: Mapping[str, Array]
@@ -55,7 +59,27 @@ class Result:
     backend: str  # "golden" or "gpu": which machine ran
     elapsed: float
     dims: Mapping[str, int] = field(default_factory=dict)
+    ranks: tuple[Result, ...] = ()
+
+    @classmethod
+    def of_ranks(cls, ranks: Sequence[Result]) -> Result:
+        """The result of a run of several ranks, given that of each."""
+        first = ranks[0]
+        outputs, state = joined([one.outputs for one in ranks]), joined([one.state for one in ranks])
+        return cls(outputs, state, first.probes, first.backend, first.elapsed, first.dims, tuple(ranks))
 
     def __getitem__(self, name: str) -> Array:
         """The output called `name`."""
         return self.outputs[name]
+
+
+def joined(ranks: Sequence[Mapping[str, Array]]) -> dict[str, Array]:
+    """The tensors of all ranks with a leading axis of ranks; those of different shapes as `y.rank0`, `y.rank1`, ..."""
+    found: dict[str, Array] = {}
+    for name in ranks[0]:
+        arrays = [one[name] for one in ranks]
+        if len({array.shape for array in arrays}) == 1:
+            found[name] = np.stack(arrays)
+        else:
+            found |= {f"{name}.rank{rank}": array for rank, array in enumerate(arrays)}
+    return found

@@ -12,6 +12,7 @@ import numpy as np
 from dla.emulator.golden.execution import widen
 from dla.isa.dtypes import Array, DType, convert
 from dla.isa.program import Instruction
+from dla.isa.ranks import ALONE, RankTable
 from dla.isa.registers import Register
 from dla.isa.table import Out, Role, Row, result_arrays
 
@@ -91,7 +92,8 @@ def check_instruction(
     """Compare the outputs `got` of one tensor instruction with its row's semantics in f64, by the row's bound.
 
     `inputs` are the operands that it read and `got` the outputs it wrote, by name, in their stored dtypes and at
-    their resolved shapes; `registers` are the values of those that its attributes name.
+    their resolved shapes; `registers` are the values of those that its attributes name. A collective is taken to be
+    executed by one rank alone.
     """
     row = instruction.row
     dtypes = {
@@ -104,6 +106,9 @@ def check_instruction(
     }
     attributes = row.with_defaults(instruction.attributes) | ({"sub": instruction.sub} if row.subs else {})
     attributes = {k: (registers or {})[v] if isinstance(v, Register) else v for k, v in attributes.items()}
+    if row.collective:
+        operands = {name: value if value is None else value[None] for name, value in operands.items()}
+        attributes |= {a.name: ALONE for a in row.attributes if isinstance(a, RankTable)}
     first = row.outputs[0].name
     assert row.semantics is not None, "only tensor instructions have semantics"
     results = result_arrays(row, row.semantics(Out(np.shape(got[first]), dtypes[first]), **operands, **attributes))

@@ -117,21 +117,39 @@ class Trap(DlaError):
     """A program stopped itself: a machine never continues after one and never writes partial outputs.
 
     Raised by a row's semantics with `category` and `message` only; the machine that runs the row
-    fills in `instruction` (index) and `location` ("file:line").
+    fills in `instruction` (index) and `location` ("file:line"), and `rank` in a run of several ranks.
     """
 
     exit_code = 4
 
     def __init__(
-        self, category: str, message: str, *, instruction: int | None = None, location: str | None = None
+        self,
+        category: str,
+        message: str,
+        *,
+        instruction: int | None = None,
+        location: str | None = None,
+        rank: int | None = None,
     ) -> None:
-        where = "" if instruction is None else f" at instruction {instruction}"
+        where = "" if rank is None else f" on rank {rank}"
+        where += "" if instruction is None else f" at instruction {instruction}"
         where += "" if location is None else f" ({location})"
         super().__init__(f"trap[{category}]{where}: {message}")
         self.category = category
         self.detail = message
         self.instruction = instruction
         self.location = location
+        self.rank = rank
+
+    def at(self, *, instruction: int | None = None, location: str | None = None, rank: int | None = None) -> Trap:
+        """The same trap, with what is given of where it happened added to what is known."""
+        return type(self)(
+            self.category,
+            self.detail,
+            instruction=self.instruction if instruction is None else instruction,
+            location=self.location if location is None else location,
+            rank=self.rank if rank is None else rank,
+        )
 
 
 class TimeoutTrap(Trap):

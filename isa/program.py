@@ -12,9 +12,10 @@ import numpy as np
 
 from dla.isa.descriptor import Descriptor, Segment
 from dla.isa.dtypes import Array
+from dla.isa.ranks import RankGroup, RankPairs, Shard
 from dla.isa.table import Row
 
-ISA_VERSION = (1, 2)
+ISA_VERSION = (1, 3)
 """(major, minor) of the instruction set. A minor version only adds, so programs of every earlier one run unchanged."""
 MAX_INSTRUCTIONS = 2**16
 MAX_TENSORS = 2**15
@@ -122,6 +123,10 @@ class Program:
     segment_bytes: Mapping[Segment, int] = field(default_factory=dict)
     constants: tuple[ConstBlock, ...] = ()  # sorted by offset; bytes not covered are zero
     external: tuple[ExternalConst, ...] = ()  # sorted by offset
+    world: int = 0  # ranks that it is written for; 0: any number
+    groups: tuple[RankGroup, ...] = ()
+    pairs: tuple[RankPairs, ...] = ()
+    shards: tuple[Shard, ...] = ()
     debug: Debug | None = None
     isa_version: tuple[int, int] = ISA_VERSION
     folder: Path | None = field(default=None, compare=False)  # where `external` files are looked up

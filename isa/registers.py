@@ -48,6 +48,10 @@ BY_CODE = {r.code: r for c in RegisterClass for r in (Register(c, i) for i in ra
 BY_NAME = {str(r): r for r in BY_CODE.values()}
 
 
+RANK = BY_NAME["RANK"]
+WORLD = BY_NAME["WORLD"]
+
+
 def s(index: int) -> Register:
     """Integer register `s<index>`."""
     return BY_NAME[f"s{index}"]

@@ -13,6 +13,7 @@ from dla.isa.attributes import UNIT_BITS, Attribute, Record
 from dla.isa.bounds import EXACT, ErrorBound
 from dla.isa.descriptor import Descriptor
 from dla.isa.dtypes import Array, DType
+from dla.isa.ranks import RankTable
 
 MAX_OPERANDS = 8
 OPCODE = (0, 8)
@@ -147,6 +148,10 @@ class Row:
     oracle), integers to i64, bools as they are; with `raw` set, in their own types. An absent operand is None. Records
     arrive flattened with defaults. `sub` arrives as a keyword where the row has sub-operations. The machine rounds
     results once, by `dtypes.convert`. A scalar row has no semantics here: the machines' scalar units execute it.
+
+    A collective row has an attribute that names ranks. Its semantics is that of one rank: each input arrives with a
+    leading axis of all ranks of the group, in order, and that attribute as a `Member` (see `isa.ranks`), which tells
+    which of them this one is.
     """
 
     mnemonic: str
@@ -173,6 +178,7 @@ class Row:
     flops: Callable[[Mapping[str, int], Mapping[str, Any]], int] = _no_flops
     flops_text: str = "0"
     picked: str = ""  # operand of which only as many elements are read as are written
+    alike: bool = False  # of a collective: all ranks of the group get the same
 
     def __post_init__(self) -> None:
         _check_row(self)
@@ -182,6 +188,11 @@ class Row:
         """Attributes of the word and of the records, by name."""
         both = [*self.attributes, *(a for r in self.records for a in r.attributes)]
         return {a.name: a for a in both}
+
+    @cached_property
+    def collective(self) -> bool:
+        """Whether all ranks of a group execute it together."""
+        return any(isinstance(a, RankTable) for a in self.attributes)
 
     @cached_property
     def written_first(self) -> tuple[str, ...]:

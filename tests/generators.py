@@ -65,13 +65,14 @@ class Drawer:
     """Draws numbers, sizes and values from a `random.Random`."""
 
     def __init__(
-        self, rng: random.Random, *, largest: int = 6, zero: float = 0.03, dynamic: tuple[Dim, ...] = ()
+        self, rng: random.Random, *, largest: int = 6, zero: float = 0.03, dynamic: tuple[Dim, ...] = (), ranks: int = 1
     ) -> None:
-        """`largest` size of a dim; `zero` chance that it is 0; `dynamic` dims that may be drawn too."""
+        """`largest` size of a dim; `zero` chance that it is 0; `dynamic` dims that may be drawn too; `ranks`."""
         self.rng = rng
         self.largest = largest
         self.zero = zero
         self.dynamic = dynamic
+        self.ranks = ranks
 
     def size(self, low: int = 0) -> int:
         """A constant size: mostly small, sometimes 0 or 1."""
@@ -218,6 +219,18 @@ def _attention(draw: Drawer, sub: str) -> Sizes:
     return Sizes({"HK": heads, "H": heads * draw.rng.choice([1, 1, 2, 3])})
 
 
+def _parts(draw: Drawer, sub: str) -> Sizes:
+    return Sizes({"R": draw.ranks})
+
+
+def _broadcast(draw: Drawer, sub: str) -> Sizes:
+    return Sizes(attributes={"root": draw.rng.randrange(draw.ranks)})
+
+
+def _permute(draw: Drawer, sub: str) -> Sizes:
+    return Sizes(attributes={"pairs": 1})
+
+
 def _loads(draw: Drawer, sub: str) -> Sizes:
     return Sizes({}, {"B": (1,) * draw.rng.randint(0, 2)})
 
@@ -226,6 +239,8 @@ RECIPES: dict[str, Callable[[Drawer, str], Sizes | None]] = {
     "GEMM": _gemm, "CONV": _conv, "POOL": _pool, "REDUCE": _reduce, "PAD": _pad, "GATHER": _gather,
     "SCATTER": _scatter, "RESIZE": _resize, "NORM": _norm, "TOPK": _topk,
     "ROPE": _rope, "RNN": _rnn, "ATTENTION": _attention, "LOADS": _loads,
+    "ALLGATHER": _parts, "REDUCESCATTER": _parts, "ALLTOALL": _parts, "BROADCAST": _broadcast,
+    "PERMUTE": _permute,
 }  # fmt: skip
 """Rows whose constraints tie sizes (or sizes and attributes) together."""
 

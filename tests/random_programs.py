@@ -16,11 +16,14 @@ from dla.isa.descriptor import MAX_RANK, Descriptor, Dim, Dynamic, Segment, boun
 from dla.isa.dtypes import Array, DType, convert
 from dla.isa.instructions import BY_MNEMONIC, ROWS
 from dla.isa.program import TENSOR_ALIGNMENT, ConstBlock, DimSymbol, Instruction, Program, Tensor
+from dla.isa.ranks import RankPairs
 from dla.isa.registers import BY_NAME, Register
 from dla.isa.table import Alias, Exec, Operand, Role, Row
 
 N = DimSymbol("n", 31, 5)
 """The named dim of random programs."""
+ALONE = RankPairs("alone", ((0, 0),))
+"""The pairs of random programs, whose worlds have one rank."""
 MAX_ELEMENTS = 2**14
 TENSOR_ROWS = tuple(row for row in ROWS if row.unit is Exec.TENSOR)
 _TRAPPING = ("div", "mod", "pow")  # of integers: by zero, or to a negative power
@@ -223,7 +226,7 @@ class Builder:
         )
         return Program(
             name=name, instructions=tuple(self.code), tensors=tuple(self.tensors), dims=(N,) if uses_n else (),
-            segment_bytes=dict(sorted(self.ends.items())), constants=tuple(self.constants),
+            segment_bytes=dict(sorted(self.ends.items())), constants=tuple(self.constants), world=1, pairs=(ALONE,),
         )  # fmt: skip
 
 

@@ -69,6 +69,9 @@ class DeviceMachine:
 
     def load(self, program: Program) -> DeviceSession:
         """Make `program` (already verified) resident. Raises BackendError, InputError, ContainerError."""
+        if program.world > 1:
+            raise InputError(f"the GPU machine runs programs of one rank, and this one is for {program.world}",
+                             hint="use --backend golden")  # fmt: skip
         kernel = build.kernel(
             checked=self.checked,
             traced=self.traced,

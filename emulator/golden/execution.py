@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import random
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,11 +20,16 @@ from dla.isa.descriptor import Segment
 from dla.isa.dtypes import Array, DType, convert
 from dla.isa.errors import TimeoutTrap, Trap
 from dla.isa.program import Instruction, Program
+from dla.isa.ranks import ALONE, COUNTED, Member
 from dla.isa.registers import Register
+from dla.isa.shapes import parse
 from dla.isa.table import Exec, Out, result_arrays
 
 Perturb = Callable[[Array, Array, Resolved], Array]
 """(exact float result, tolerance, where it goes) -> another result that a machine may give; f64, of the same shape."""
+
+Brought = Mapping[str, Array]
+"""What one rank brings to a collective, by operand."""
 
 
 @dataclass(frozen=True)
@@ -37,6 +42,7 @@ class Executed:
     outputs: Mapping[str, Probe]  # statistics of what it wrote
     elapsed: float  # seconds
     location: str | None = None
+    rank: int | None = None  # in a run of several ranks
 
 
 @dataclass
@@ -67,13 +73,27 @@ class Execution:
         self._attributes: dict[int, dict[str, Any]] = {}  # with defaults, by instruction index
         self._loops: list[_Loop] = []
         self._returns: list[int] = []
+        self._collectives = {i for i, instruction in enumerate(program.instructions) if instruction.row.collective}
+        self._given: tuple[Brought, Member] = {}, ALONE  # to the collective that is being executed
 
     def run(self, order: random.Random | None = None) -> None:
-        """Execute from instruction 0 to HALT; `order` picks a random legal order inside each straight-line block."""
+        """Execute from instruction 0 to HALT as the only rank; see `steps`."""
+        for index in self.steps(order):
+            self.take(index, [self.bring(index)], (0,))
+
+    def steps(self, order: random.Random | None = None) -> Iterator[int]:
+        """Execute from instruction 0 to HALT; `order` picks a random legal order inside each straight-line block.
+
+        Stops before each collective, and gives its index: `take` executes it, and the next step goes on behind it.
+        """
         pc: int | None = 0
         if order is None:
             while pc is not None:
-                pc = self._traced(pc)
+                if pc in self._collectives:
+                    yield pc
+                    pc += 1
+                else:
+                    pc = self._traced(pc)
             return
         instructions, starts = self._program.instructions, block_starts(self._program)
         blocks: dict[int, list[set[int]]] = {}
@@ -86,8 +106,34 @@ class Execution:
                            if i in starts or instructions[i].row.mnemonic in BARRIERS)  # fmt: skip
                 blocks[pc] = block_dependencies(self._program, pc, end)
             for index in shuffled(pc, blocks[pc], order):
-                self._traced(index)
+                if index in self._collectives:
+                    yield index
+                else:
+                    self._traced(index)
             pc += len(blocks[pc])
+
+    def bring(self, index: int) -> Brought:
+        """What this rank brings to the collective at `index`: copies of its inputs, as semantics gets them."""
+        instruction = self._program.instructions[index]
+        try:
+            places = self._places(instruction)
+            inputs = [o.name for o in instruction.row.inputs if o.name in places]
+            return {name: self._widened(places[name], raw=instruction.row.raw).copy() for name in inputs}
+        except Trap as trap:
+            raise trap.at(instruction=index, location=self._program.location(index)) from None
+
+    def take(self, index: int, brought: Sequence[Brought], ranks: Sequence[int]) -> None:
+        """Execute the collective at `index`: `brought` is what each rank of its group, `ranks`, brings to it."""
+        stacked = {name: np.stack([one[name] for one in brought]) for name in brought[0]}
+        self._given = stacked, self._member(index, ranks)
+        self._traced(index)
+
+    def _member(self, index: int, ranks: Sequence[int]) -> Member:
+        """What this rank is among those of the group of a collective."""
+        rank, pairs = self._registers.rank, self._program.instructions[index].attributes.get("pairs")
+        listed = self._program.pairs[pairs - 1].pairs if pairs else ()
+        source = next((ranks.index(sender) for sender, receiver in listed if receiver == rank), None)
+        return Member(ranks.index(rank), len(ranks), source)
 
     def outputs(self) -> dict[str, Array]:
         """Copies of the output tensors, at the sizes that their dims have now."""
@@ -118,9 +164,7 @@ class Execution:
             following = self._execute(index)
             self._trace(self._describe(index, places, time.perf_counter() - began))
         except Trap as trap:
-            raise type(trap)(
-                trap.category, trap.detail, instruction=index, location=self._program.location(index)
-            ) from None  # fmt: skip
+            raise trap.at(instruction=index, location=self._program.location(index)) from None
         return following
 
     def _execute(self, index: int) -> int | None:
@@ -140,12 +184,16 @@ class Execution:
         """Read and widen operands, compute by the row's semantics, round once, store."""
         row = instruction.row
         places = self._places(instruction)
-        operands = {
-            o.name: self._widened(places[o.name], raw=row.raw) if o.name in places else None for o in row.inputs
-        }
         first = places[row.outputs[0].name]
         out = Out(first.shape, first.descriptor.dtype)
         attributes = self._resolved_attributes(index, instruction)
+        operands: dict[str, Array | None]
+        if row.collective:
+            operands, attributes = self._together(index, places, attributes)
+        else:
+            operands = {
+                o.name: self._widened(places[o.name], raw=row.raw) if o.name in places else None for o in row.inputs
+            }
         results = result_arrays(row, row.semantics(out, **operands, **attributes))  # type: ignore[misc]
         for spec, result in zip(row.outputs, results, strict=True):
             if spec.name not in places or result is None:
@@ -155,6 +203,16 @@ class Execution:
                 tolerance = row.error.tolerance(result, place.descriptor.dtype, operands, attributes)
                 result = self._perturb(result, np.broadcast_to(tolerance, result.shape), place)
             self._memory.write(place, convert(result, place.descriptor.dtype))
+
+    def _together(
+        self, index: int, places: Mapping[str, Resolved], attributes: Mapping[str, Any]
+    ) -> tuple[dict[str, Array | None], dict[str, Any]]:
+        """Operands and attributes of a collective. Traps ("extent") where it does not have a part for each rank."""
+        given, member = self._given
+        for spec, place in ((o, places[o.name]) for o in self._program.instructions[index].row.operands):
+            if COUNTED in parse(spec.shape).fixed and place.shape[0] != member.size:
+                raise Trap("extent", f"{spec.name} has {place.shape[0]} parts, and the group has {member.size} ranks")
+        return dict(given), {name: member if name in ("group", "pairs") else v for name, v in attributes.items()}
 
     def _places(self, instruction: Instruction) -> dict[str, Resolved]:
         """Where the operands that are present lie."""
@@ -265,7 +323,7 @@ class Execution:
         return Executed(
             index, instruction.name, tuple(operands),
             {name: statistics(self._memory.read(places[name])) for name in written},
-            elapsed, self._program.location(index),
+            elapsed, self._program.location(index), self._registers.rank if self._registers.world > 1 else None,
         )  # fmt: skip
 
 

@@ -31,9 +31,9 @@ class Registers:
     world: int = 1
 
     @classmethod
-    def at_start(cls, program: Program, dims: Mapping[str, int]) -> Registers:
-        """Registers before the first instruction: named dims are set, everything else is zero."""
-        registers = cls()
+    def at_start(cls, program: Program, dims: Mapping[str, int], rank: int = 0, world: int = 1) -> Registers:
+        """Registers before the first instruction: named dims, RANK and WORLD are set, everything else is zero."""
+        registers = cls(rank=rank, world=world)
         for symbol in program.dims:
             registers.ints[symbol.register] = dims[symbol.name]
         return registers

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from dla.isa import weights
 from dla.isa.atomic import replacing
-from dla.isa.container import constants, layout, sections
+from dla.isa.container import constants, layout, ranks, sections
 from dla.isa.container.layout import Feature, Kind, Section
 from dla.isa.errors import ContainerError, InputError
 from dla.isa.files import Chunk, map_file
@@ -54,13 +54,19 @@ def read_bytes(data: bytes | memoryview) -> Program:
     version, name, segment_bytes = sections.decode_program(parts[Kind.PROGRAM])
     instructions = sections.decode_code(parts)
     tensors, dims = sections.decode_symbols(parts[Kind.SYMBOLS])
-    sections.decode_groups(parts[Kind.GROUPS])
+    world, groups, pairs = ranks.decode_groups(parts[Kind.GROUPS])
     external = sections.decode_external(parts[Kind.EXTERNAL])
     if (Feature.EXTERNAL in features) != bool(external):
         raise ContainerError("the file is damaged: its feature bits do not match its external section")
+    if (Feature.SHARDS in features) != (Kind.SHARDS in parts):
+        raise ContainerError("the file is damaged: its feature bits do not match its sections")
+    shards = ranks.decode_shards(parts[Kind.SHARDS]) if Kind.SHARDS in parts else ()
     debug = sections.decode_debug(parts[Kind.DEBUG], len(instructions)) if Kind.DEBUG in parts else None
-    blocks = constants.decode(parts[Kind.CONST_MAP], parts[Kind.CONST_DATA], external)
-    return Program(name, instructions, tensors, dims, segment_bytes, blocks, external, debug, version)
+    elsewhere = ranks.elsewhere(tensors, external, shards)
+    blocks = constants.decode(parts[Kind.CONST_MAP], parts[Kind.CONST_DATA], elsewhere)
+    return Program(
+        name, instructions, tensors, dims, segment_bytes, blocks, external, world, groups, pairs, shards, debug, version
+    )  # fmt: skip
 
 
 def load(path: Path) -> Program:
@@ -78,17 +84,22 @@ def _chunks(program: Program) -> list[Chunk]:
         raise ContainerError(f"the program cannot be written: it has more than {MAX_INSTRUCTIONS} instructions or "
                              f"{MAX_TENSORS} tensors")  # fmt: skip
     external = weights.with_digests(program)
-    table, data = constants.encode(constants.runs(program.constants, external))
+    elsewhere = ranks.elsewhere(program.tensors, external, program.shards)
+    table, data = constants.encode(constants.runs(program.constants, elsewhere))
     contents: dict[Kind, list[Chunk]] = {
         Kind.PROGRAM: [sections.encode_program(program)],
         **{kind: [part] for kind, part in sections.encode_code(program.instructions).items()},
         Kind.SYMBOLS: [sections.encode_symbols(program)],
-        Kind.GROUPS: [sections.encode_groups()],
+        Kind.GROUPS: [ranks.encode_groups(program)],
         Kind.EXTERNAL: [sections.encode_external(external)],
         Kind.CONST_MAP: [table],
         Kind.CONST_DATA: data,
     }
     if program.debug is not None:
         contents[Kind.DEBUG] = [sections.encode_debug(program.debug, len(program.instructions))]
+    features = Feature.EXTERNAL if external else Feature(0)
+    if program.shards:
+        contents[Kind.SHARDS] = ranks.encode_shards(program.shards)
+        features |= Feature.SHARDS
     parts = [Section(kind, tuple(contents[kind])) for kind in sorted(contents)]
-    return layout.assemble(parts, Feature.EXTERNAL if external else Feature(0))
+    return layout.assemble(parts, features)

@@ -3,8 +3,8 @@
     const map    u32 count: u64 offset in the segment, u64 size
     const data   the blocks, in order; each at the first position that equals its offset modulo 256
 
-Blocks that almost touch (less than 256 bytes between, and no external constant there) are written as one, filled with
-zeros, so that how a program was built does not show in its bytes. What no block covers is zero.
+Blocks that almost touch (less than 256 bytes between, and no constant there that lies elsewhere) are written as one,
+filled with zeros, so that how a program was built does not show in its bytes. What no block covers is zero.
 """
 
 from __future__ import annotations
@@ -16,17 +16,20 @@ import numpy as np
 from dla.isa.container.stream import Reader, Writer
 from dla.isa.errors import ContainerError
 from dla.isa.files import Chunk
-from dla.isa.program import MAX_TENSORS, TENSOR_ALIGNMENT, ConstBlock, ExternalConst
+from dla.isa.program import MAX_TENSORS, TENSOR_ALIGNMENT, ConstBlock
 
 Run = tuple[int, int, list[Chunk]]
 """Offset in the segment, size in bytes, and the bytes in pieces."""
 
 
-def runs(blocks: Sequence[ConstBlock], external: Sequence[ExternalConst]) -> list[Run]:
-    """The maximal runs of bytes that `blocks` make. Raises ContainerError if they are unsorted or overlap."""
+def runs(blocks: Sequence[ConstBlock], elsewhere: Sequence[int]) -> list[Run]:
+    """The maximal runs of bytes that `blocks` make. Raises ContainerError if they are unsorted or overlap.
+
+    `elsewhere` are the offsets of constants that are external or cut into shards.
+    """
     result: list[Run] = []
-    starts = iter(sorted(e.offset for e in external))
-    next_external = next(starts, None)
+    starts = iter(sorted(elsewhere))
+    next_start = next(starts, None)
     for block in blocks:
         if block.data.nbytes == 0:
             continue
@@ -34,9 +37,9 @@ def runs(blocks: Sequence[ConstBlock], external: Sequence[ExternalConst]) -> lis
         end = sum(result[-1][:2]) if result else 0
         if block.offset < end:
             raise ContainerError(f"the program cannot be written: constants overlap at byte {block.offset}")
-        while next_external is not None and next_external < end:
-            next_external = next(starts, None)
-        apart = next_external is not None and next_external < block.offset
+        while next_start is not None and next_start < end:
+            next_start = next(starts, None)
+        apart = next_start is not None and next_start < block.offset
         if result and not apart and block.offset - end < TENSOR_ALIGNMENT:
             start, _, pieces = result[-1]
             gap = [bytes(block.offset - end)] if block.offset > end else []
@@ -67,7 +70,7 @@ def _gaps(spans: Sequence[tuple[int, int]]) -> Iterator[int]:
         yield gap
 
 
-def decode(table: memoryview, data: memoryview, external: Sequence[ExternalConst]) -> tuple[ConstBlock, ...]:
+def decode(table: memoryview, data: memoryview, elsewhere: Sequence[int]) -> tuple[ConstBlock, ...]:
     """The blocks, as read-only views of `data`. Raises ContainerError unless `encode` would give this back."""
     r = Reader(table, "const map")
     spans = [(r.number(8), r.number(8)) for _ in range(r.count(16, MAX_TENSORS))]
@@ -83,6 +86,6 @@ def decode(table: memoryview, data: memoryview, external: Sequence[ExternalConst
         blocks.append(ConstBlock(offset, np.frombuffer(data[start:position], np.uint8)))
     if position != len(data):
         raise r.bad("it does not cover the const data section")
-    if [run[:2] for run in runs(blocks, external)] != spans:
+    if [run[:2] for run in runs(blocks, elsewhere)] != spans:
         raise r.bad("its blocks are not in canonical form")
     return tuple(blocks)

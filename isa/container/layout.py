@@ -41,6 +41,7 @@ class Feature(enum.IntFlag):
     """Required feature bits of a file."""
 
     EXTERNAL = 1  # some constants are in a .safetensors file beside the program
+    SHARDS = 2  # of some constants each rank holds a piece
 
 
 class Kind(enum.IntEnum):
@@ -56,11 +57,17 @@ class Kind(enum.IntEnum):
     DEBUG = 8
     CONST_MAP = 9
     CONST_DATA = 10
+    SHARDS = 11
 
     @property
     def required(self) -> bool:
         """Whether a reader that does not know the section must refuse the file."""
         return self is not Kind.DEBUG
+
+    @property
+    def always(self) -> bool:
+        """Whether every file has it."""
+        return self not in (Kind.DEBUG, Kind.SHARDS)
 
 
 @dataclass(frozen=True)
@@ -159,7 +166,7 @@ def _read_table(data: memoryview, count: int, position: int) -> dict[Kind, memor
         previous, position = code, offset + size
     if position != len(data):
         raise ContainerError("the file is damaged: there are bytes after its last section")
-    missing = [k.name.lower() for k in Kind if k.required and k not in sections]
+    missing = [k.name.lower() for k in Kind if k.always and k not in sections]
     if missing:
         raise ContainerError(f"the file has no {', '.join(missing)} section")
     return sections

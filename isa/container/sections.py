@@ -3,7 +3,7 @@
     program      u16 u16 ISA version; name; u64[5] segment sizes (const, input, output, state, scratch)
     code         64-byte words; descriptors: 128 bytes each; records: 64 bytes each (isa/encoding.py, isa/descriptor.py)
     symbols      u32 count of tensors: name, 128-byte descriptor; u32 count of dims: name, u8 register, u64 bound
-    groups       u32 count of rank groups; 0 in version 1.0
+    groups       u32 size of the world, 0: any (isa/container/ranks.py has what follows, and the section of shards)
     external     u32 count: u64 offset, u64 size, u8[32] SHA-256, text file, text key
     debug        text file; u32 count of lines: u32; u32 count of labels: u32 index, name;
                  u32 count of comments: text place, u32 index, text; u32 count of messages: u32 index, text
@@ -125,19 +125,6 @@ def decode_symbols(data: memoryview) -> tuple[tuple[Tensor, ...], tuple[DimSymbo
     dims = tuple(DimSymbol(r.name(), r.number(1), r.number(8)) for _ in range(r.count(11, MAX_TENSORS)))
     r.end()
     return tuple(tensors), dims
-
-
-def encode_groups() -> bytes:
-    """The section of rank groups: none yet."""
-    return bytes(4)
-
-
-def decode_groups(data: memoryview) -> None:
-    """Check that there are no rank groups."""
-    r = Reader(data, "groups")
-    if r.number(4):
-        raise r.bad("rank groups are not part of version 1.0")
-    r.end()
 
 
 def encode_external(external: tuple[ExternalConst, ...]) -> bytes:

@@ -53,11 +53,20 @@ class Reader:
         self._section = section
         self._position = 0
 
+    @property
+    def position(self) -> int:
+        """Bytes read so far."""
+        return self._position
+
     def raw(self, size: int) -> bytes:
+        return bytes(self.view(size))
+
+    def view(self, size: int) -> memoryview:
+        """The next `size` bytes, not copied."""
         end = self._position + size
         if end > len(self._data):
             raise self.bad("it is cut short")
-        piece = bytes(self._data[self._position : end])
+        piece = self._data[self._position : end]
         self._position = end
         return piece
 

@@ -8,7 +8,11 @@ from __future__ import annotations
 
 from dla.isa.instructions import (
     act,
+    allgather,
+    allreduce,
+    alltoall,
     attention,
+    broadcast,
     control,
     conv,
     copy,
@@ -19,8 +23,10 @@ from dla.isa.instructions import (
     iota,
     norm,
     pad,
+    permute,
     pool,
     reduce,
+    reducescatter,
     resize,
     rnn,
     rope,
@@ -55,6 +61,12 @@ ROWS: tuple[Row, ...] = (
     rope.ROW,
     rnn.ROW,
     topk.ROW,
+    allreduce.ROW,
+    allgather.ROW,
+    reducescatter.ROW,
+    alltoall.ROW,
+    broadcast.ROW,
+    permute.ROW,
 )
 """Every row, in order of opcode."""
 

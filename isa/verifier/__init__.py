@@ -1,6 +1,6 @@
 """The verifier: every program passes it before any machine runs it.
 
-    fields -> symbols, operands, control -> scalars -> extents, aliasing, initialisation
+    fields -> symbols, worlds, operands, control -> scalars -> extents, aliasing, initialisation, uniformity
 
 Each stage relies on the ones before, so a program that fails one is not asked further. Two promises are tested: what
 is accepted never faults on a machine (tests/trust), and nothing sensible is rejected (programs/). What cannot be known
@@ -11,7 +11,18 @@ from __future__ import annotations
 
 from dla.isa.errors import Rejection, VerifyError
 from dla.isa.program import Program
-from dla.isa.verifier import aliasing, control, extents, fields, initialisation, operands, scalars, symbols
+from dla.isa.verifier import (
+    aliasing,
+    control,
+    extents,
+    fields,
+    initialisation,
+    operands,
+    scalars,
+    symbols,
+    uniformity,
+    worlds,
+)
 from dla.isa.verifier.rules import RULES, Report
 
 __all__ = ["RULES", "unproven", "verify"]
@@ -37,6 +48,7 @@ def _run(program: Program, report: Report) -> frozenset[tuple[int, str]]:
     if report.rejections:
         return frozenset()
     symbols.check(program, report)
+    worlds.check(program, report)
     operands.check(program, report)
     flow = control.check(program, report)
     if report.rejections or flow is None:
@@ -46,4 +58,5 @@ def _run(program: Program, report: Report) -> frozenset[tuple[int, str]]:
     if not report.rejections:
         aliasing.check(program, states, report)
         initialisation.check(program, flow, states, report)
+        uniformity.check(program, flow, report)
     return to_check

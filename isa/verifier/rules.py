@@ -36,6 +36,12 @@ RULES: dict[str, str] = {
     "V-END": "the main program and every function end with HALT or RET, so that nothing runs on into other code",
     "V-STEPS": "at most 2**40 instructions can be executed in one run",
     "V-INIT": "no instruction reads scratch or output bytes that nothing can have written before",
+    "V-WORLD": "groups of ranks are partitions of the program's world, in ascending order; pairs are ranks of it, each "
+               "at most once a sender and once a receiver",
+    "V-SHARD": "a constant of which each rank holds a piece is as large as all pieces together",
+    "V-GROUP": "a collective names a group or pairs that exist, a root inside the group, and has one part for each "
+               "rank of it",
+    "V-RANKS": "all ranks execute the same collectives in the same order, with the same shapes",
 }  # fmt: skip
 """Id and meaning of each rule."""
 

@@ -13,6 +13,7 @@ from typing import Any
 from dla.isa.descriptor import Descriptor, Dynamic
 from dla.isa.dtypes import DType
 from dla.isa.program import Instruction, Program
+from dla.isa.ranks import MAX_WORLD
 from dla.isa.registers import Register, RegisterClass, Scalar
 from dla.isa.verifier.control import Flow, Function, most_trips
 from dla.isa.verifier.registers import written
@@ -21,13 +22,14 @@ Interval = tuple[int, int]
 """Smallest and largest value, both included."""
 
 ANY: Interval = (-(2**63), 2**63 - 1)
-_RANKS: Interval = (0, 2**31 - 1)
+_AT = {RegisterClass.RANK: RegisterClass.INT.count, RegisterClass.WORLD: RegisterClass.INT.count + 1}
+"""Where a state has the registers that are read-only."""
 _LOADED: dict[DType, Interval] = {
     DType.I8: (-(2**7), 2**7 - 1), DType.U8: (0, 2**8 - 1), DType.I32: (-(2**31), 2**31 - 1),
 }  # fmt: skip
 
 State = list[Interval]
-"""One interval per integer register."""
+"""One interval per integer register, then those of RANK and WORLD."""
 
 States = dict[int, tuple[Interval, ...]]
 """What the registers can hold before an instruction, for those whose operands use registers."""
@@ -35,7 +37,8 @@ States = dict[int, tuple[Interval, ...]]
 
 def analyse(program: Program, flow: Flow) -> States:
     """The intervals before each instruction that has a dynamic operand and can be reached."""
-    start: State = [(0, 0)] * RegisterClass.INT.count
+    least, most = (program.world, program.world) if program.world else (1, MAX_WORLD)
+    start: State = [(0, 0)] * RegisterClass.INT.count + [(0, most - 1), (least, most)]
     for dim in program.dims:
         start[dim.register] = (0, dim.bound)
     entries: dict[int, State] = {0: start}
@@ -165,7 +168,7 @@ def _interval(value: Scalar, state: State) -> Interval:
     if isinstance(value, Register):
         if value.cls is RegisterClass.INT:
             return state[value.index]
-        return _RANKS if value.is_int else ANY
+        return state[_AT[value.cls]] if value.is_int else ANY
     return (value, value) if isinstance(value, int) else ANY
 
 

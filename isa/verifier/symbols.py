@@ -95,13 +95,14 @@ def _check_constants(program: Program, report: Report) -> None:
             report.reject("V-CONST", f"external tensor {shown(entry.key)} has {entry.nbytes} bytes")
     inline = [(b.offset, b.offset + b.data.nbytes, f"bytes at {b.offset}") for b in program.constants]
     beside = [(e.offset, e.offset + e.nbytes, f"external tensor {shown(e.key)}") for e in program.external]
+    cut = [_span(program.by_name[shard.tensor]) for shard in program.shards if shard.tensor in program.by_name]
     for spans in (inline, beside):
         if any(a > b for (a, *_), (b, *_) in itertools.pairwise(spans)):
             report.reject("V-CONST", "constants are not sorted by offset")
     for start, end, what in inline + beside:
         if start < 0 or end > size:
             report.reject("V-CONST", f"{what} end at byte {end} of the const segment, which has {size}")
-    for first, second in _overlaps([s for s in inline + beside if s[0] < s[1]]):
+    for first, second in _overlaps([s for s in inline + beside + cut if s[0] < s[1]]):
         report.reject("V-CONST", f"{first} and {second} overlap")
 
 

@@ -19,7 +19,10 @@ NATIVE: dict[str, Callable[[Given], Call]] = {
     "ROPE": networks.rope, "RNN": networks.rnn, "TOPK": networks.topk,
 }  # fmt: skip
 
+_BETWEEN_RANKS = "it works between ranks, and the machine that is measured is the only one"
 WHY_NOT: dict[str, str] = {
     "RESIZE": "PyTorch resamples by a rule (torch.nn.functional.interpolate), not by a table of indices and weights",
-}
+    "ALLREDUCE": _BETWEEN_RANKS, "ALLGATHER": _BETWEEN_RANKS, "REDUCESCATTER": _BETWEEN_RANKS,
+    "ALLTOALL": _BETWEEN_RANKS, "BROADCAST": _BETWEEN_RANKS, "PERMUTE": _BETWEEN_RANKS,
+}  # fmt: skip
 """Rows without a counterpart. Together with NATIVE, every tensor instruction: a test holds that."""

@@ -171,6 +171,7 @@ LIMITS = (
     ".output x : f32[2]\n    REDUCE.sum x, x axes=[[1]] keepdims=[1]\n    SOFTMAX x, x axis=one\n    HALT\n",
     '.const a : f32[2] from ""\n    HALT\n',
     ".input x : f32[batch <= 4]\n.output y : f32[2]\n    COPY y, x[s0*562949953421312]\n    HALT\n",
+    f".world 2\n.group {'x' * 256} [[0, 1]]\n.group deep [[[0]]]\n.input x : f32[2] shard axis=0\n    HALT\n",
 )
 """Programs that break one limit each; their messages are compared with the templates below."""
 

@@ -11,6 +11,7 @@ from dla.isa.activations import ACTIVATIONS, QUESTIONS
 from dla.isa.bounds import EXACT, storage_roundoff
 from dla.isa.dtypes import FLOATS, Array, DType, convert, ulp
 from dla.isa.instructions import BY_MNEMONIC, attention
+from dla.isa.ranks import Member
 from dla.isa.table import Out, result_arrays
 
 Case = tuple[str, tuple[int, ...], tuple[tuple[int, ...] | None, ...], dict[str, Any]]
@@ -49,6 +50,10 @@ CASES: list[Case] = [
     ("RNN.gru", (9, 5), ((9, 15), None, (9, 15), (9, 5)), {}),
     *((f"SCATTER.{name}", (9, 8), ((9, 8), (70, 8), (70, 8)), {}) for name in ("add", "mul", "max")),
     ("RESIZE", (4, 7, 3), ((4, 9, 3), (7, 4), (7, 4)), {"axis": 1}),
+    *((f"ALLREDUCE.{name}", (5, 6), ((8, 5, 6),), {"group": Member(1, 8)})
+      for name in ("sum", "mean", "max", "min", "prod")),
+    *((f"REDUCESCATTER.{name}", (5, 6), ((8, 8, 5, 6),), {"group": Member(1, 8)})
+      for name in ("sum", "mean", "max", "min", "prod")),
 ]  # fmt: skip
 WITH_CASES = pytest.mark.parametrize("case", CASES, ids=lambda case: case[0])
 

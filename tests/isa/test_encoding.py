@@ -15,6 +15,7 @@ from dla.isa.encoding import WORD_BYTES, Code, decode, encode
 from dla.isa.errors import ContainerError
 from dla.isa.instructions import BY_MNEMONIC, ROWS
 from dla.isa.program import Instruction
+from dla.isa.ranks import RankTable
 from dla.isa.registers import BY_CODE
 from dla.isa.scalar_attributes import Reg, ScalarValue
 from dla.isa.table import Row
@@ -55,6 +56,8 @@ def values(attribute: Attribute) -> st.SearchStrategy[Any]:
             return st.integers(0, 5)
         case Axes():
             return st.sets(st.integers(0, 5)).map(lambda v: tuple(sorted(v)))
+        case RankTable():
+            return st.integers(1, 2**16 - 1)
         case Target():
             return st.integers(0, 2**32 - 1)
         case Reg():

@@ -239,6 +239,11 @@ UNSOUND: list[tuple[str, str, dict[str, Any], dict[str, Any]]] = [
     ("shapes", "RNN.gru", {"out": (5, 2), "gates": (5, 6), "rec": (6,), "h": (5, 2)}, {}),
     ("static", "RNN.gru", {"out": (N,), "gates": (6,), "rec": (6,), "h": (N,)}, {}),
     ("static", "ROPE", {"out": (2, N), "x": (2, N), "cos": (2, 2), "sin": (2, 2)}, {}),
+    ("C1", "ALLREDUCE.mean", {"out": ("i32", (2,)), "x": ("i32", (2,))}, {}),
+    ("C1", "REDUCESCATTER.mean", {"out": ("i32", (2,)), "x": ("i32", (4, 2))}, {}),
+    ("shapes", "ALLGATHER", {"out": (4, 2), "x": (3,)}, {}),
+    ("shapes", "ALLTOALL", {"out": (4, 2), "x": (3, 2)}, {}),
+    ("attributes", "PERMUTE", {"out": (2,), "x": (2,)}, {}),
 ]
 
 

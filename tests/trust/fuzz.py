@@ -111,9 +111,38 @@ main:
     PAD.constant o[0, 1], q[0, 0, :2, :] high=[1, 0, 0, 0, 0, 0]
     HALT
 """,
+    """
+.program ranks
+.world 4
+.group tp [[0, 1], [2, 3]]
+.pairs next [[0, 1], [1, 2], [2, 3]]
+.input x : f32[3]
+.const w : f32[3] = [1, 2, 3, 4, 5, 6] shard axis=0 group=tp
+.const go : i32[1] = [1, 2, 3, 4] shard axis=0
+.scratch any : i32[1]
+.scratch parts : f32[2, 3]
+.output y : f32[3]
+main:
+    ALLREDUCE.max any, go
+    LOADS s0, any[0]
+    LOOP s1, s0 max=5
+    ALLGATHER parts, w group=tp
+    ALLTOALL parts, parts group=tp
+    REDUCESCATTER y, parts group=tp
+    ENDLOOP
+    CMP.lt p0, RANK, 2
+    BR skip if=p0
+    EW.add y, y, x
+skip:
+    PERMUTE y, y pairs=next
+    BROADCAST y, y root=1 group=tp
+    ALLREDUCE.mean y, y
+    HALT
+""",
 )
 MAX_STEPS = 2_000
 MAX_ELEMENTS = 100_000
+MAX_RANKS = 8
 NUMBERS = (
     0,
     1,
@@ -187,6 +216,7 @@ def _is_small(program: Program) -> bool:
         and flow.functions[0].steps <= MAX_STEPS
         and sum(program.segment_bytes.values()) <= 2**20
         and all(d.elements <= MAX_ELEMENTS for d in views)
+        and program.world <= MAX_RANKS
     )
 
 

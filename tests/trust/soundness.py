@@ -3,9 +3,9 @@
     python tests/trust/soundness.py --accepted 5000 --seed 0
 
 Programs are drawn from the table: instructions with strided, broadcast, overlapping and register-addressed views, in
-loops, branches and functions. The machine checks every address. An accepted program must end, or trap for a
-reason that its data gives; a trap for an address or a dim is in order only where `unproven` said that it could happen.
-Anything else ends the script with a traceback. The last line is a JSON object of counts.
+loops, branches and functions, on one rank or several. The machine checks every address. An accepted program must end,
+or trap for a reason that its data gives; a trap for an address or a dim is in order only where `unproven` said that it
+could happen. Anything else ends the script with a traceback. The last line is a JSON object of counts.
 """
 
 from __future__ import annotations
@@ -27,11 +27,12 @@ from generators import Drawer, random_pieces
 from dla.emulator.golden.machine import GoldenMachine
 from dla.isa.container import read_bytes, write_bytes
 from dla.isa.descriptor import Descriptor, Dynamic, Segment, bound_of, contiguous
-from dla.isa.dtypes import DType
+from dla.isa.dtypes import Array, DType
 from dla.isa.errors import Trap, VerifyError
 from dla.isa.instructions import BY_MNEMONIC, ROWS
 from dla.isa.program import ConstBlock, DimSymbol, Instruction, Program, Tensor
-from dla.isa.registers import p, s
+from dla.isa.ranks import RankPairs
+from dla.isa.registers import RANK, p, s
 from dla.isa.table import Exec, Operand, Role, Row
 from dla.isa.verifier import unproven, verify
 
@@ -50,7 +51,8 @@ class ProgramWriter:
 
     def __init__(self, rng: random.Random) -> None:
         self.rng = rng
-        self.draw = Drawer(rng, largest=5, dynamic=DYNAMIC)
+        self.world = rng.choice((1, 1, 2, 3))
+        self.draw = Drawer(rng, largest=5, dynamic=DYNAMIC, ranks=self.world)
         self.code: list[Instruction | None] = []
         self.used = dict.fromkeys(Segment, 0)  # bytes
         self.written: list[Descriptor] = []
@@ -71,7 +73,10 @@ class ProgramWriter:
         data = np.frombuffer(self.rng.randbytes(sizes[Segment.CONST]), np.uint8) % 4
         constants = (ConstBlock(0, data),) if data.size else ()
         code = tuple(i for i in self.code if i is not None)
-        return Program("random", code, tuple(self.tensors), (NAMED_DIM,), sizes, constants)
+        ring = RankPairs("ring", tuple((rank, (rank + 1) % self.world) for rank in range(self.world)))
+        return Program(
+            "random", code, tuple(self.tensors), (NAMED_DIM,), sizes, constants, world=self.world, pairs=(ring,)
+        )
 
     def add(self, name: str, **attributes: Any) -> None:
         """Append a scalar instruction."""
@@ -125,7 +130,7 @@ class ProgramWriter:
             row = rng.choice(SCALAR_ROWS)
             self.code.append(self.tensor_instruction(row))
             return
-        target, source = s(rng.choice((4, 5))), s(rng.choice((0, 4, 5, 8, 31)))
+        target, source = s(rng.choice((4, 5))), rng.choice((*(s(i) for i in (0, 4, 5, 8, 31)), RANK))
         sub = rng.choice(("add", "sub", "mul", "mod", "min", "max", "and", "shr", "div"))
         if rng.random() < 0.5:
             self.add("MOV", dst=target, src=rng.randint(0, 4))
@@ -188,22 +193,30 @@ def _scalar(name: str, **attributes: Any) -> Instruction:
     return Instruction(row, sub, (None,) * len(row.operands), kept)
 
 
+def _by_rank(program: Program, tensor: Tensor) -> Array:
+    """Zeros on rank 0, ones on rank 1, and so on."""
+    zeros = np.zeros(tensor.descriptor.bounds, tensor.descriptor.dtype.numpy)
+    if program.world == 1:
+        return zeros
+    return np.stack([zeros + zeros.dtype.type(rank) for rank in range(program.world)])
+
+
 def check(program: Program, dim: int) -> str:
     """Run an accepted program with the named dim at `dim`. Returns "ran" or the trap's category."""
     data = write_bytes(program)
     if write_bytes(read_bytes(data)) != data:
         raise AssertionError("the file does not give itself back")
-    inputs = {
-        t.name: np.zeros(t.descriptor.bounds, t.descriptor.dtype.numpy) for t in program.in_segment(Segment.INPUT)
-    }
+    session = GoldenMachine().load(program)
+    if program.world > 1:  # so that ranks go different ways
+        session.set_state({t.name: _by_rank(program, t) for t in program.in_segment(Segment.STATE)})
     try:
-        GoldenMachine().load(program).run(inputs, {"n": dim})
+        session.run({t.name: _by_rank(program, t) for t in program.in_segment(Segment.INPUT)}, {"n": dim})
     except Trap as trap:
         # "outside" is an address or a dim; rows also trap with "extent" where a dim is 0 that may not be.
         if trap.category == "extent" and "outside" in trap.detail:
             if trap.instruction not in {index for index, _ in unproven(program)}:
                 raise
-        elif trap.category not in DATA_TRAPS:
+        elif trap.category not in DATA_TRAPS:  # "internal" where ranks are at different collectives, for one
             raise
         return trap.category
     return "ran"

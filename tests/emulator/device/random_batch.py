@@ -12,6 +12,7 @@ from dla.isa.descriptor import Descriptor, Dim, Dynamic, Segment, contiguous
 from dla.isa.dtypes import Array, DType
 from dla.isa.instructions import BY_MNEMONIC
 from dla.isa.program import TENSOR_ALIGNMENT, DimSymbol, Instruction, Program, Tensor
+from dla.isa.ranks import RankPairs
 from dla.isa.table import Alias, Role
 from dla.isa.typing import check
 from dla.tests.emulator.device.random_instructions import Draft, Rng, Shape, Values, values
@@ -120,7 +121,9 @@ class Batch:
         """The program, ending in HALT."""
         halt = Instruction(BY_MNEMONIC["HALT"])
         symbols = tuple(DimSymbol(f"n{v}", r, v + _DYNAMIC_ROOM) for v, r in sorted(DYNAMIC_SIZES.items()))
-        return Program(name, (*self.instructions, halt), tuple(self.tensors), symbols, self.sizes)
+        alone = RankPairs("alone", ((0, 0),))
+        code, tensors = (*self.instructions, halt), tuple(self.tensors)
+        return Program(name, code, tensors, symbols, self.sizes, world=1, pairs=(alone,))
 
     def inputs(self) -> dict[str, Array]:
         """Contents of the input tensors."""

@@ -405,6 +405,31 @@ def _attention(rng: Rng, sub: str, dtype: DType) -> _Drawn:
     return shapes, attributes, {}
 
 
+def _alone(rng: Rng, sub: str, dtype: DType) -> _Drawn:
+    out = shape(rng)
+    return {"out": out, "x": out}, {}, {"x": special_values}
+
+
+def _alone_in_pairs(rng: Rng, sub: str, dtype: DType) -> _Drawn:
+    out = shape(rng)
+    return {"out": out, "x": out}, {"pairs": 1}, {"x": special_values}
+
+
+def _gathered_alone(rng: Rng, sub: str, dtype: DType) -> _Drawn:
+    x = shape(rng)
+    return {"out": (1, *x), "x": x}, {}, {"x": special_values}
+
+
+def _scattered_alone(rng: Rng, sub: str, dtype: DType) -> _Drawn:
+    out = shape(rng)
+    return {"out": out, "x": (1, *out)}, {}, {"x": special_values}
+
+
+def _exchanged_alone(rng: Rng, sub: str, dtype: DType) -> _Drawn:
+    out = (1, *shape(rng))
+    return {"out": out, "x": out}, {}, {"x": special_values}
+
+
 _DRAW: dict[str, Callable[[Rng, str, DType], _Drawn]] = {
     "COPY": _copy, "FILL": _fill, "IOTA": _iota, "PAD": _pad, "GATHER": _gather, "SCATTER": _scatter,
     "ACT": _act, "EW": _ew,
@@ -412,6 +437,8 @@ _DRAW: dict[str, Callable[[Rng, str, DType], _Drawn]] = {
     "RESIZE": _resize, "NORM": _norm,
     "SOFTMAX": _softmax, "ATTENTION": _attention, "ROPE": _rope, "RNN": _rnn,
     "TOPK": _topk,
+    "ALLREDUCE": _alone, "ALLGATHER": _gathered_alone, "REDUCESCATTER": _scattered_alone, "ALLTOALL": _exchanged_alone,
+    "BROADCAST": _alone, "PERMUTE": _alone_in_pairs,
 }  # fmt: skip
 COVERED = frozenset(_DRAW)
 """Mnemonics that `draft` knows."""

@@ -135,7 +135,7 @@ DAMAGED: dict[str, tuple[Callable[[], bytes], str]] = {
     ),
     "a newer ISA": (
         lambda: patched(FILE, table(FILE)[0][2], "<H", 2),
-        "the program is written for ISA 2.2; this version of dla runs 1.x",
+        "the program is written for ISA 2.3; this version of dla runs 1.x",
     ),
     "an unknown required feature": (
         lambda: patched(FILE, 48, "<Q", 1 << 40),
@@ -171,7 +171,7 @@ DAMAGED: dict[str, tuple[Callable[[], bytes], str]] = {
     ),
     "a rank group": (
         lambda: patched(FILE, table(FILE)[5][2], "<I", 1),
-        "the groups section is not valid: rank groups are not part of version 1.0",
+        "the groups section is not valid: it is cut short",
     ),
     "a terminal escape for a name": (
         lambda: patched(FILE, table(FILE)[0][2] + 5, "<B", 0x1B),

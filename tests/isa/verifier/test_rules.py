@@ -13,7 +13,8 @@ from dla.isa.dtypes import DType
 from dla.isa.errors import VerifyError
 from dla.isa.instructions import BY_MNEMONIC
 from dla.isa.program import ConstBlock, Debug, DimSymbol, ExternalConst, Instruction, Program, Tensor
-from dla.isa.registers import p, s
+from dla.isa.ranks import RankGroup, RankPairs, Shard
+from dla.isa.registers import BY_NAME, p, s
 from dla.isa.verifier import RULES, unproven, verify
 
 KIB = 1024
@@ -46,6 +47,7 @@ LOOP = at("LOOP", counter=s(0), count=3, end=2)
 BODY = (LOOP, COPY, at("ENDLOOP", begin=0))
 CALLS = (at("CALL", target=2), at("HALT"))
 BATCH = DimSymbol("batch", 31, 4)
+HALVES = RankGroup("halves", ((0, 1), (2, 3)))
 EXTERNAL = ExternalConst(0, 64, "w.safetensors", "w", bytes(32))
 
 
@@ -163,6 +165,22 @@ REJECTED = {
         "V-INIT",
         program(at("COPY", view(Segment.SCRATCH, 4, 2, strides=(4, 1)), view(Segment.INPUT, 4, 2)),
                 at("COPY", view(Segment.OUTPUT, 4, 2), view(Segment.SCRATCH, 4, 2, strides=(4, 1), offset=8)))),
+    "groups without a world": ("V-WORLD", program(COPY, groups=(HALVES,))),
+    "a group that lacks a rank": ("V-WORLD", program(COPY, world=5, groups=(HALVES,))),
+    "pairs of ranks that are not there": ("V-WORLD", program(COPY, world=2, pairs=(RankPairs("up", ((0, 2),)),))),
+    "a shard that is too small": (
+        "V-SHARD",
+        program(COPY, tensors=(Tensor("w", view(Segment.CONST, 4)),), world=4, shards=(Shard("w", 0, 0, np.zeros(
+            60, np.uint8)),))),
+    "a group that does not exist": ("V-GROUP", program(at("BROADCAST", Y, X, group=1), world=4)),
+    "three parts for four ranks": ("V-GROUP", program(at("ALLGATHER", view(Segment.OUTPUT, 3, 4, 4), X), world=4)),
+    "parts without a world": ("V-GROUP", program(at("ALLGATHER", view(Segment.OUTPUT, 3, 4, 4), X))),
+    "a root outside of its group": (
+        "V-GROUP", program(at("BROADCAST", Y, X, group=1, root=2), world=4, groups=(HALVES,))),
+    "a collective that one rank skips": (
+        "V-RANKS",
+        program(at("CMP.eq", dst=p(0), a=BY_NAME["RANK"], b=0), at("BR", **{"target": 3, "if": p(0)}),
+                at("ALLREDUCE.sum", Y, X))),
 }  # fmt: skip
 
 FILLED_BY_ROWS = (
@@ -216,6 +234,8 @@ ACCEPTED = {
     "a function that reads what its caller wrote": program(at("COPY", H, X), at("CALL", target=3), at("HALT"),
                                                            at("COPY", Y, H), at("RET")),
     "external weights": program(COPY, external=(EXTERNAL,)),
+    "a fold over pairs of ranks": program(at("ALLREDUCE.sum", Y, X, group=1), world=4, groups=(HALVES,)),
+    "a fold over however many ranks": program(at("ALLREDUCE.sum", Y, X)),
 }  # fmt: skip
 
 

@@ -1,0 +1,97 @@
+"""The tensors of several ranks: how many ranks there are, and what each of them gets."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any
+
+from dla.emulator.binding import Bound, as_array, bind, suggest
+from dla.isa.descriptor import Segment
+from dla.isa.errors import InputError
+from dla.isa.names import shown
+from dla.isa.program import Program
+from dla.isa.ranks import MAX_WORLD
+
+
+def world_of(program: Program, ranks: int | None) -> int:
+    """How many ranks run `program`: `ranks`, or if that is None as many as it declares, or one. Raises InputError."""
+    if ranks is None:
+        return program.world or 1
+    if isinstance(ranks, bool) or not isinstance(ranks, int) or not 1 <= ranks <= MAX_WORLD:
+        raise InputError(f"a world has 1 to {MAX_WORLD} ranks, not {shown(ranks)}")
+    if program.world not in (0, ranks):
+        raise InputError(f"the program is for {program.world} ranks, not for {ranks}",
+                         hint="leave the number out, or write another .world")  # fmt: skip
+    return ranks
+
+
+def tensor_of(name: str, tensors: Collection[str]) -> tuple[str, int | None]:
+    """The tensor that `name` names, and the rank where it is that of one rank: `x`, `x.rank0`, `x.rank1`, ..."""
+    tensor, dot, rank = name.rpartition(".rank")
+    if name in tensors or not (dot and rank.isascii() and rank.isdigit() and len(rank) < 10):
+        return name, None
+    return tensor, int(rank)
+
+
+def split(program: Program, segment: Segment, values: Mapping[str, Any], ranks: int) -> list[dict[str, Any]]:
+    """What each of `ranks` ranks gets of the tensors of `segment` that are given.
+
+    A tensor is given with a leading axis of all ranks, or without it, then each rank gets the same; or for each rank
+    by itself, as `x.rank0`, `x.rank1`, ... Raises InputError where neither fits. Types and the other dims are looked
+    at when each rank's are bound.
+    """
+    tensors = {tensor.name: tensor.descriptor for tensor in program.in_segment(segment)}
+    found: list[dict[str, Any]] = [{} for _ in range(ranks)]
+    for given, value in values.items():
+        name, rank = tensor_of(given, tensors)
+        if rank is not None:
+            _set(found, tensors, name, [rank], [value], given)
+            continue
+        array = as_array(value, f"{segment.text} '{shown(given)}'")
+        if given in tensors and array.ndim == tensors[given].rank + 1:
+            if array.shape[0] != ranks:
+                raise InputError(f"{segment.text} '{shown(given)}' is given for {array.shape[0]} ranks, "
+                                 f"and there are {ranks}", hint="its first axis is that of ranks")  # fmt: skip
+            _set(found, tensors, given, range(ranks), list(array), given)
+        else:
+            _set(found, tensors, given, range(ranks), [array] * ranks, given)
+    for name in tensors:
+        missing = [rank for rank, one in enumerate(found) if name not in one]
+        if 0 < len(missing) < ranks:
+            raise InputError(f"{segment.text} '{shown(name)}' is given for some ranks, but not for rank {missing[0]}",
+                             hint=f"give {name}.rank{missing[0]}, too")  # fmt: skip
+    return found
+
+
+def _set(
+    found: list[dict[str, Any]], tensors: Mapping[str, Any], name: str, ranks: Sequence[int], values: Sequence[Any],
+    given: str,
+) -> None:  # fmt: skip
+    if name not in tensors:
+        raise InputError(f"the program has no such tensor: '{shown(given)}'", hint=suggest(name, tensors))
+    for rank, value in zip(ranks, values, strict=True):
+        if rank >= len(found):
+            last = len(found) - 1
+            raise InputError(f"'{shown(given)}' is for rank {rank}, which is not there", hint=f"ranks are 0 to {last}")
+        if name in found[rank]:
+            raise InputError(f"'{shown(name)}' is given twice for rank {rank}")
+        found[rank][name] = value
+
+
+def bind_ranks(
+    program: Program, inputs: Sequence[Mapping[str, Any]], dims: Mapping[str, int] | None = None
+) -> list[Bound]:
+    """The inputs of each rank, bound (see `binding.bind`). Raises InputError, also where named dims differ."""
+    bound = []
+    for rank, one in enumerate(inputs):
+        try:
+            bound.append(bind(program, one, dims))
+        except InputError as error:
+            raise InputError(f"rank {rank}: {error.message}", hint=error.hint) from None
+        for name, size in bound[-1].dims.items():
+            if size != bound[0].dims[name]:
+                raise InputError(
+                    f"dim '{name}' is {bound[0].dims[name]} on rank 0 and {size} on rank {rank}",
+                    hint="named dims are the same on all ranks: pad, and pass how much counts as an input",
+                )
+    return bound
