@@ -125,15 +125,25 @@ def loaded(name: str, *, text_only: bool = False) -> Program:
 
 
 def inputs_for(
-    found: Source, specs: tuple[str, ...], seed: int | None, dims: Mapping[str, int]
+    found: Source, specs: tuple[str, ...], seed: int | None, dims: Mapping[str, int], ranks: int = 1
 ) -> dict[str, Array]:  # fmt: skip
-    """The inputs that were given and, with a seed, made-up ones for the rest."""
+    """The inputs that were given and, with a seed, made-up ones for the rest, others on each rank."""
     from dla.emulator.random_inputs import random_inputs
+    from dla.emulator.ranks import tensor_of
+    from dla.emulator.result import joined
     from dla.emulator.tensorfiles import gather
     from dla.isa.descriptor import Segment
 
-    given = gather(specs, {t.name: t for t in found.program.in_segment(Segment.INPUT)}, aliases=found.inputs)
-    return given if seed is None else {**random_inputs(found.program, seed, dims), **given}
+    expected = {t.name: t for t in found.program.in_segment(Segment.INPUT)}
+    given = gather(specs, expected, aliases=found.inputs, ranks=ranks)
+    if seed is None:
+        return given
+    seeds = [seed] if ranks == 1 else [(seed, rank) for rank in range(ranks)]
+    made = [random_inputs(found.program, one, dims) for one in seeds]
+    known = {tensor_of(name, expected)[0] for name in given}
+    return {
+        name: array for name, array in (joined(made) if ranks > 1 else made[0]).items() if name not in known
+    } | given
 
 
 def state_for(program: Program, path: str | None) -> dict[str, Array]:
@@ -160,7 +170,9 @@ def parsed_dims(specs: tuple[str, ...], option: str = "--set") -> dict[str, int]
 def machine_for(backend: str, **options: Any) -> dla.Machine:
     """The machine that `--backend` and the options ask for; says on stderr which one it is."""
     given = {name: value for name, value in options.items() if value not in (None, False)}
-    golden_only = [name for name in ("trace", "shuffle") if name in given]
+    if given.get("ranks") == 1:
+        del given["ranks"]  # which every machine has
+    golden_only = [name for name in ("trace", "shuffle", "ranks") if name in given]
     if golden_only and backend == "gpu":
         raise InputError(f"--{golden_only[0]} needs the golden machine", hint="add --backend golden")
     machine = dla.Machine("golden" if golden_only else backend)

@@ -35,7 +35,7 @@ from dla.console import (
 from dla.isa.errors import InputError
 from dla.isa.names import shown
 from dla.measuring import bench, profile
-from dla.options import ModelOptions, explain_option, input_options, model_options
+from dla.options import MachineOptions, ModelOptions, explain_option, input_options, machine_options, model_options
 
 if TYPE_CHECKING:
     from dla.isa.program import Program
@@ -247,23 +247,12 @@ def _refuse_to_overwrite(request: Request, target: str, external: str | None) ->
               help="Write outputs to a .npz or .safetensors file, or one of them to a .npy file.")  # fmt: skip
 @click.option("--state-in", metavar="FILE", help="Start with these `.state` tensors instead of zeros.")
 @click.option("--state-out", metavar="FILE", help="Write the `.state` tensors as they are after the run.")
-@click.option("--backend", type=click.Choice(["auto", "golden", "gpu"]), default="auto", show_default=True,
-              help="auto: gpu where there is one, else golden (NumPy).")  # fmt: skip
-@click.option("--trace", is_flag=True, help="Print each instruction with statistics of what it wrote (golden).")
-@click.option("--checked", is_flag=True, help="Check the address of every element (golden always does).")
-@click.option(
-    "--shuffle", type=int, metavar="SEED", help="Run in a random legal order, which changes nothing (golden)."
-)
-@click.option("--tune", is_flag=True,
-              help="First measure how each instruction is done best, for all later runs, too (gpu).")  # fmt: skip
-@click.option("--timeout", type=click.FloatRange(0, min_open=True), metavar="SECONDS",
-              help="End with exit code 5 after so long: the run (golden), or a wait inside it (gpu).")  # fmt: skip
+@machine_options
 @model_options
 @json_option
 def run(
-    program: str, model: ModelOptions, inputs: tuple[str, ...], seed: int | None, dims: tuple[str, ...],
-    outputs: tuple[str, ...], state_in: str | None, state_out: str | None, backend: str, trace: bool, checked: bool,
-    shuffle: int | None, tune: bool, timeout: float | None, as_json: bool,
+    program: str, model: ModelOptions, machine: MachineOptions, inputs: tuple[str, ...], seed: int | None,
+    dims: tuple[str, ...], outputs: tuple[str, ...], state_in: str | None, state_out: str | None, as_json: bool,
 ) -> None:  # fmt: skip
     """Run a program once; print its outputs, or write them.
 
@@ -273,15 +262,20 @@ def run(
       dla run net.dla --random 1 --set batch=64 --trace
       dla run model.onnx --input x=images.npy --bound batch=64 --tune
       dla run chat.dla -i prompt=p.npy --state-in cache.npz --state-out cache.npz
+      dla run allreduce.dla --ranks 4 -i x=x.npy
+
+    On several ranks, tensors have a leading axis of all ranks; an input without it is the same for each. Where there is
+    no x.npy, x.rank0.npy, x.rank1.npy and so on will do.
 
     Inputs have exactly the declared dtype; nothing is cast. NumPy's formats have no bf16: .npy and .npz hold it as two
     raw bytes per element (dtype V2).
     """
     from dla.emulator.device.context import prepare
 
-    if backend != "golden":
+    if machine.backend != "golden":
         prepare()  # takes as long as the imports that follow
     from dla import report
+    from dla.emulator.ranks import world_of
     from dla.emulator.tensorfiles import destinations, gather, save
     from dla.isa.descriptor import Segment
 
@@ -292,24 +286,27 @@ def run(
     places = destinations(outputs, [t.name for t in found.in_segment(Segment.OUTPUT)], aliases=origin.outputs)
     state_places = destinations([state_out] if state_out else [], list(states), "state")
     traced: list[dict[str, Any]] = []
-    machine = machine_for(backend, checked=checked, shuffle=shuffle, tune=tune, timeout=timeout,
-                          trace=tracer(traced if as_json else None) if trace else None)  # fmt: skip
+    ranks = world_of(found, machine.ranks)
+    chosen = machine_for(
+        machine.backend, checked=machine.checked, shuffle=machine.shuffle, tune=machine.tune, timeout=machine.timeout,
+        ranks=ranks, trace=tracer(traced if as_json else None) if machine.trace else None,
+    )  # fmt: skip
     with waiting("loading the program"):
-        session = machine.load(found)
+        session = chosen.load(found)
     if state_in:
-        session.set_state(gather([state_in], states, "state"))
-    tensors = inputs_for(origin, inputs, seed, sizes)
-    with waiting(f"running on {machine.name}"):
+        session.set_state(gather([state_in], states, "state", ranks=ranks))
+    tensors = inputs_for(origin, inputs, seed, sizes, ranks)
+    with waiting(f"running on {chosen.name}"):
         result = session.run(tensors, sizes)
-    note(f"{result.backend}: {result.elapsed * 1e3:.3f} ms")
+    note(f"{result.backend}: {result.elapsed * 1e3:.3f} ms" + (f", {ranks} ranks" if ranks > 1 else ""))
     for name in report.with_nans(result):
         note(f"warning: output '{name}' has NaN elements; --trace shows where they first appear")
     save(places + state_places, {**result.state, **result.outputs})
     if as_json:
-        print_json(report.run_facts(result) | ({"trace": traced} if trace else {}))
+        print_json(report.run_facts(result) | ({"trace": traced} if machine.trace else {}))
         return
-    for _, probe in sorted(result.probes.items()):
-        click.echo(report.probe_line(probe))
+    for line in report.probe_lines(result):
+        click.echo(line)
     for name, array in result.outputs.items() if not places else ():
         click.echo(report.tensor_line(name, array))
 

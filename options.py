@@ -40,6 +40,38 @@ class ModelOptions:
                 raise InputError(f"{option} is for .onnx models, and '{name}' is a program")
 
 
+@dataclass(frozen=True)
+class MachineOptions:
+    """The machine that a program is to run on, as it was typed."""
+
+    backend: str = "auto"
+    ranks: int | None = None
+    trace: bool = False
+    checked: bool = False
+    shuffle: int | None = None
+    tune: bool = False
+    timeout: float | None = None
+
+
+def machine_options(command: Command) -> Command:
+    """Which machine runs a program, and how: the command gets one `MachineOptions`, called `machine`."""
+    return _with(_gathered(command, "machine", MachineOptions),
+        click.option("--backend", type=click.Choice(["auto", "golden", "gpu"]), default="auto", show_default=True,
+                     help="auto: gpu where there is one, else golden (NumPy)."),
+        click.option("--ranks", type=click.IntRange(1), metavar="N",
+                     help="Run on N ranks, if the program does not say how many it is for (golden)."),
+        click.option("--trace", is_flag=True,
+                     help="Print each instruction with statistics of what it wrote (golden)."),
+        click.option("--checked", is_flag=True, help="Check the address of every element (golden always does)."),
+        click.option("--shuffle", type=int, metavar="SEED",
+                     help="Run in a random legal order, which changes nothing (golden)."),
+        click.option("--tune", is_flag=True,
+                     help="First measure how each instruction is done best, for all later runs, too (gpu)."),
+        click.option("--timeout", type=click.FloatRange(0, min_open=True), metavar="SECONDS",
+                     help="End with exit code 5 after so long: the run (golden), or a wait inside it (gpu)."),
+    )  # fmt: skip
+
+
 def input_options(command: Command) -> Command:
     """Where a program's inputs and named dims come from; the same for every command that runs one."""
     return _with(command,
@@ -54,13 +86,7 @@ def input_options(command: Command) -> Command:
 
 def model_options(command: Command) -> Command:
     """How an .onnx model is compiled: the command gets one `ModelOptions`, called `model`."""
-
-    @functools.wraps(command)
-    def gathered(**given: Any) -> Any:
-        fields = {name: given.pop(name) for name in ModelOptions.__dataclass_fields__}
-        return command(model=ModelOptions(**fields), **given)
-
-    return _with(cast(Command, gathered),
+    return _with(_gathered(command, "model", ModelOptions),
         click.option("--bound", "bounds", multiple=True, metavar="DIM=N",
                      help="The largest value of a symbolic dim of an .onnx model."),
         click.option("--fix", "fixed", multiple=True, metavar="DIM=N",
@@ -93,6 +119,17 @@ def explain_option(command: Command) -> Command:
         click.option("--explain", is_flag=False, flag_value="", metavar="[PASS]", is_eager=True, callback=known,
                      help="Print the graph after each pass, or after this one."),
     )  # fmt: skip
+
+
+def _gathered(command: Command, name: str, options: type[ModelOptions] | type[MachineOptions]) -> Command:
+    """`command` with the options that are fields of a class in one object of it, called `name`."""
+
+    @functools.wraps(command)
+    def gathered(**given: Any) -> Any:
+        fields = {field: given.pop(field) for field in options.__dataclass_fields__}
+        return command(**{name: options(**fields)}, **given)
+
+    return cast(Command, gathered)
 
 
 def _with(command: Command, *options: Callable[[Command], Command]) -> Command:

@@ -84,8 +84,15 @@ def run_facts(result: Result) -> dict[str, Any]:
         "elapsed_s": result.elapsed,
         "dims": dict(result.dims),
         "outputs": {name: tensor_facts(array) for name, array in result.outputs.items()},
-        "probes": [asdict(probe) for _, probe in sorted(result.probes.items())],
-    }
+        "probes": [asdict(probe) | rank for rank, probe in _probes(result)],
+    } | ({"ranks": len(result.ranks)} if result.ranks else {})
+
+
+def _probes(result: Result) -> list[tuple[dict[str, int], Probe]]:
+    """The reports of all ranks, each with its rank if there are several."""
+    if not result.ranks:
+        return [({}, probe) for _, probe in sorted(result.probes.items())]
+    return [({"rank": rank}, probe) for rank, one in enumerate(result.ranks) for _, probe in sorted(one.probes.items())]
 
 
 def with_nans(result: Result) -> list[str]:
@@ -96,15 +103,20 @@ def with_nans(result: Result) -> list[str]:
     return [name for name, array in floats.items() if np.isnan(array).any()]
 
 
-def probe_line(probe: Probe) -> str:
-    """A PROBE's report in one line."""
-    text = f"probe {probe.tag}: count {probe.count} {probe_text(probe)}"
-    return f"{text}  {probe.message}" if probe.message else text
+def probe_lines(result: Result) -> list[str]:
+    """A line for each PROBE's report, of all ranks."""
+    lines = []
+    for rank, probe in _probes(result):
+        text = f"probe {probe.tag}: count {probe.count} {probe_text(probe)}"
+        where = f"rank {rank['rank']}: " if rank else ""
+        lines.append(f"{where}{text}  {probe.message}" if probe.message else f"{where}{text}")
+    return lines
 
 
 def trace_line(executed: Executed) -> str:
     """One executed instruction: where, what, how long, and what it wrote."""
-    parts = [f"{executed.index:5} {executed.name:<14} {executed.elapsed * 1e6:9.1f} us"]
+    where = "" if executed.rank is None else f"rank {executed.rank} "
+    parts = [f"{where}{executed.index:5} {executed.name:<14} {executed.elapsed * 1e6:9.1f} us"]
     parts += [f"        {operand}" for operand in executed.operands]
     parts += [f"        -> {name}: {probe_text(probe)}" for name, probe in executed.outputs.items()]
     if executed.location:
@@ -136,6 +148,7 @@ def program_facts(program: Program, summary: Summary) -> dict[str, Any]:
     return {
         "name": program.name,
         "isa": ".".join(map(str, program.isa_version)),
+        "world": program.world,
         "instructions": len(program.instructions),
         "mix": summary.mix,
         "work": {name: asdict(work) for name, work in summary.work.items()},
@@ -160,8 +173,9 @@ def program_facts(program: Program, summary: Summary) -> dict[str, Any]:
 def program_tables(program: Program, summary: Summary) -> list[Table | str]:
     """`dla inspect` for people."""
     version = ".".join(map(str, program.isa_version))
+    for_ranks = f", {program.world} ranks" if program.world else ""
     head = (
-        f"program {program.name}, ISA {version}: {len(program.instructions)} instructions; at most "
+        f"program {program.name}, ISA {version}{for_ranks}: {len(program.instructions)} instructions; at most "
         f"{summary.total.executions:,} executed, {quantity(summary.total.flops, 'flop')}, "
         f"{quantity(summary.total.nbytes, 'B')} of operands"
     )

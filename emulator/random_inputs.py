@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 
@@ -17,7 +17,9 @@ _INDEX_ARITHMETIC = ("COPY", "EW", "SELECT")
 _INTEGERS = 10  # i32 and i64 are drawn from 0 to 9: small enough to index with
 
 
-def random_inputs(program: Program, seed: int, dims: Mapping[str, int] | None = None) -> dict[str, Array]:
+def random_inputs(
+    program: Program, seed: int | Sequence[int], dims: Mapping[str, int] | None = None
+) -> dict[str, Array]:
     """Inputs for `program`: floats from the normal distribution, 8-bit integers and bools from all values.
 
     i32 and i64 are small and not negative, and smaller than the axes that the program indexes with them.

@@ -11,7 +11,7 @@ import io
 import sys
 import zipfile
 import zlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import partial
@@ -22,6 +22,7 @@ import numpy as np
 import safetensors.numpy
 from numpy.lib import format as npy_format
 
+from dla.emulator.ranks import tensor_of
 from dla.isa.atomic import replacing
 from dla.isa.dtypes import Array, DType
 from dla.isa.errors import ContainerError, InputError
@@ -68,29 +69,54 @@ def contents(path: Path) -> dict[str, Stored]:
 
 
 def gather(
-    specs: Sequence[str], expected: Mapping[str, Tensor], what: str = "input", aliases: Mapping[str, str] | None = None
-) -> dict[str, Array]:
+    specs: Sequence[str], expected: Mapping[str, Tensor], what: str = "input", aliases: Mapping[str, str] | None = None,
+    ranks: int = 1,
+) -> dict[str, Array]:  # fmt: skip
     """The tensors that `specs` name, for the program's `expected` tensors; `aliases` are other names of theirs.
 
     A spec is `FILE` (tensors by their names in the file), `NAME=FILE` or `NAME=FILE#KEY`. Data is read only after its
-    header is known to fit the declared size, so a small file cannot ask for a large allocation. Raises InputError.
+    header is known to fit the declared size, so a small file cannot ask for a large allocation.
+
+    With several `ranks` a tensor may have a leading axis of all ranks, or be called `NAME.rank0` and so on; and where
+    FILE does not exist, there may be one for each rank, `x.rank0.npy` and so on. Raises InputError.
     """
     found: dict[str, Array] = {}
-    for spec in specs:
-        for given, stored in _select(spec, tuple(expected), what):
+    for spec, selected in _of_ranks(specs, tuple(expected), what, ranks):
+        for given, stored in selected:
             name = (aliases or {}).get(given, given)
-            if name not in expected:
+            tensor = tensor_of(name, expected)[0] if ranks > 1 else name
+            if tensor not in expected:
                 raise _unknown(name, spec, tuple(expected), what)
             if name in found:
                 raise InputError(f"{what} '{name}' is given twice")
-            declared = expected[name].descriptor
-            if stored.nbytes > declared.elements * _WIDEST:
+            declared = expected[tensor].descriptor
+            if stored.nbytes > declared.elements * _WIDEST * ranks:
                 raise InputError(
                     f"{what} '{name}' from {stored.where} is {stored.dtype}{list(stored.shape)}, too large for "
                     f"{declared.dtype.text}{list(declared.bounds)}"
                 )
             found[name] = stored.read()
     return found
+
+
+def _of_ranks(
+    specs: Sequence[str], expected: Sequence[str], what: str, ranks: int
+) -> Iterator[tuple[str, list[tuple[str, Stored]]]]:  # fmt: skip
+    """Each spec, and what it names: from a file, or from one for each rank."""
+    for spec in specs:
+        name, equals, rest = spec.partition("=")
+        file, hash_, key = (rest if equals else spec).partition("#")
+        if ranks == 1 or file == "-" or Path(file).exists() or not of_rank(Path(file), 0).exists():
+            yield spec, _select(spec, expected, what)
+            continue
+        for rank in range(ranks):
+            one = f"{name}{equals}" * bool(equals) + f"{of_rank(Path(file), rank)}{hash_}{key}"
+            yield one, [(f"{given}.rank{rank}", stored) for given, stored in _select(one, expected, what)]
+
+
+def of_rank(path: Path, rank: int) -> Path:
+    """`x.npy` as the file of one rank: `x.rank0.npy`."""
+    return path.with_name(f"{path.stem}.rank{rank}{path.suffix}")
 
 
 def shapes(specs: Sequence[str], names: Mapping[str, str]) -> dict[str, tuple[int, ...]]:
@@ -252,12 +278,31 @@ def destinations(
 
 
 def save(places: Sequence[Destination], tensors: Mapping[str, Array]) -> None:
-    """Write each file of `places` with its tensors: all files or, where one fails, none. Raises InputError."""
+    """Write each file of `places` with its tensors: all files or, where one fails, none. Raises InputError.
+
+    Where the ranks' parts of a tensor are there one by one (`y.rank0`, ...), so are they in the file; .npy files, which
+    hold one tensor each, get the names of ranks, too.
+    """
     if not places:
         return
+    places = [one for place in places for one in _divided(place, tensors)]
     with replacing(*(path for path, _ in places)) as files:
         for (path, names), file in zip(places, files, strict=True):
             _write(path.suffix, {name: tensors[name] for name in names}, file)
+
+
+def _divided(place: Destination, tensors: Mapping[str, Array]) -> list[Destination]:
+    """`place` with the tensors that there are: those of ranks, where they are apart."""
+    path, names = place
+    found = tuple(key for name in names for key in ([name] if name in tensors else _parts(name, tensors)))
+    if path.suffix != ".npy" or len(found) == 1:
+        return [(path, found)]
+    return [(of_rank(path, rank), (key,)) for rank, key in enumerate(found)]
+
+
+def _parts(name: str, tensors: Mapping[str, Array]) -> list[str]:
+    keys = [f"{name}.rank{rank}" for rank in range(len(tensors))]
+    return [key for key in keys if key in tensors]
 
 
 def _write(suffix: str, tensors: Mapping[str, Array], file: BinaryIO) -> None:
