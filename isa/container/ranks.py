@@ -40,6 +40,10 @@ def encode_groups(program: Program) -> bytes:
         if program.groups or program.pairs:
             raise ContainerError("the program cannot be written: it has groups of ranks, but no world")
         return bytes(w.data)
+    lists = (ranks for group in program.groups for ranks in group.ranks)
+    if sum(1 + len(ranks) for ranks in lists) + sum(len(pairs.pairs) for pairs in program.pairs) > MAX_LISTED:
+        raise ContainerError("the program cannot be written: it has groups and pairs with more than "
+                             f"{MAX_LISTED} ranks in them")  # fmt: skip
     w.number(len(program.groups), 4)
     for group in program.groups:
         w.name(group.name)

@@ -1,0 +1,155 @@
+"""The command line on several ranks: `dla run --ranks`."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from commandline import dla
+from safetensors.numpy import load_file
+
+SUM = """\
+.program sum
+.input x : f32[n <= 4]
+.state runs : i32[]
+.output y : f32[n]
+main:
+    PROBE x tag=5
+    ALLREDUCE.sum y, x
+    EW.add runs, runs, 1
+    HALT
+"""
+FOR_TWO = f".world 2\n{SUM}"
+UNEVEN = """\
+.world 2
+.output y : f32[s0 <= 4]
+main:
+    ALU.add s0, RANK, 1
+    FILL y, 1
+    HALT
+"""
+X = np.arange(6, dtype=np.float32).reshape(2, 3)
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder with programs, and inputs in every form."""
+    monkeypatch.chdir(tmp_path)
+    for name, text in (("sum", SUM), ("two", FOR_TWO), ("uneven", UNEVEN)):
+        Path(f"{name}.dla").write_text(text)
+    np.save("both.npy", X)
+    np.save("apart.rank0.npy", X[0])
+    np.save("apart.rank1.npy", X[1])
+    np.savez("named.npz", **{"x.rank0": X[0], "x.rank1": X[1]})
+    np.savez("each.rank0.npz", x=X[0])
+    np.savez("each.rank1.npz", x=X[1])
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    "given", ["x=both.npy", "both.npy", "x=apart.npy", "named.npz", "each.npz", "x=each.npz#x", "x=named.npz"]
+)
+def test_inputs_of_ranks_come_in_one_file_or_in_one_each(given: str) -> None:
+    """A leading axis, names with ranks, or files with ranks."""
+    if given == "x=named.npz":  # which rank's x is it?
+        assert dla("run", "two.dla", "-i", given).exit_code == 2
+        return
+    result = dla("run", "two.dla", "-i", given)
+    assert result.exit_code == 0, result.stderr
+    assert "y: f32[2, 3] = [[3., 5., 7.],\n [3., 5., 7.]]\n" in result.stdout
+    assert "2 ranks" in result.stderr
+
+
+def test_the_number_of_ranks_is_an_option_or_in_the_program() -> None:
+    """--ranks for programs that run on any number; the declared number otherwise."""
+    assert "y: f32[3, 2]" in dla("run", "sum.dla", "--ranks", "3", "--random", "1", "--set", "n=2").stdout
+    assert "y: f32[2]" in dla("run", "sum.dla", "--random", "1", "--set", "n=2").stdout
+    wrong = dla("run", "two.dla", "--ranks", "3", "--random", "1")
+    assert (wrong.exit_code, wrong.stdout) == (2, "")
+    assert "the program is for 2 ranks, not for 3" in wrong.stderr
+
+
+def test_random_inputs_differ_from_rank_to_rank() -> None:
+    """And are the same the next time."""
+    args = ("run", "two.dla", "--random", "1", "--set", "n=2")
+    first = dla(*args).stdout
+    lines = [line for line in first.splitlines() if "probe 5" in line]
+    assert [line[:7] for line in lines] == ["rank 0:", "rank 1:"]
+    assert lines[0][7:] != lines[1][7:]
+    assert dla(*args).stdout == first
+
+
+def test_outputs_and_state_are_written_with_an_axis_of_ranks() -> None:
+    """And state is read so."""
+    for run in (1, 2):
+        more = ("--state-in", "state.npz") if run == 2 else ()
+        result = dla("run", "two.dla", "-i", "both.npy", "-o", "out.safetensors", "--state-out", "state.npz", *more)
+        assert result.exit_code == 0, result.stderr
+        assert np.load("state.npz")["runs"].tolist() == [run, run]
+    np.testing.assert_array_equal(load_file("out.safetensors")["y"], [X.sum(axis=0)] * 2)
+
+
+def test_outputs_that_differ_in_size_are_written_apart() -> None:
+    """By name in one file, or into a file each."""
+    assert dla("run", "uneven.dla", "-o", "out.npz").exit_code == 0
+    with np.load("out.npz") as written:
+        assert {name: written[name].shape for name in written.files} == {"y.rank0": (1,), "y.rank1": (2,)}
+    assert dla("run", "uneven.dla", "-o", "out.npy").exit_code == 0
+    assert (np.load("out.rank0.npy").shape, np.load("out.rank1.npy").shape) == ((1,), (2,))
+
+
+def test_json_says_how_many_ranks_and_which_one_probed() -> None:
+    """Facts for programs."""
+    facts = json.loads(dla("run", "two.dla", "-i", "both.npy", "--json").stdout)
+    assert facts["ranks"] == 2
+    assert [(probe["rank"], probe["mean"]) for probe in facts["probes"]] == [(0, 1), (1, 4)]
+    assert facts["outputs"]["y"]["values"] == [[3, 5, 7], [3, 5, 7]]
+
+
+def test_trace_tells_ranks_apart() -> None:
+    """A line for each instruction of each rank."""
+    told = dla("run", "two.dla", "-i", "both.npy", "--trace").stderr
+    assert "rank 0     1 ALLREDUCE.sum" in told
+    assert "rank 1     1 ALLREDUCE.sum" in told
+
+
+def test_several_ranks_need_the_golden_machine() -> None:
+    """Auto takes it; gpu is refused, and not replaced."""
+    refused = dla("run", "two.dla", "-i", "both.npy", "--backend", "gpu")
+    assert (refused.exit_code, refused.stdout) == (2, "")
+    assert "--ranks needs the golden machine" in refused.stderr
+
+
+def test_a_trap_names_its_rank() -> None:
+    """Exit code 4, and no output."""
+    Path("trap.dla").write_text(
+        ".world 2\n.output y : i32[]\nmain:\n    FILL y, 1\n    CMP.eq p0, RANK, 0\n    ASSERT p0\n    HALT\n"
+    )
+    result = dla("run", "trap.dla", "-o", "y.npy")
+    assert result.exit_code == 4
+    assert "trap[assert] on rank 1 at instruction 2 (trap.dla:6)" in result.stderr
+    assert not Path("y.npy").exists()
+
+
+def test_a_missing_file_of_a_rank_is_named() -> None:
+    """There is one for rank 0, so there should be one for each."""
+    result = dla("run", "sum.dla", "--ranks", "3", "-i", "x=apart.npy")
+    assert result.exit_code == 2
+    assert "apart.rank2.npy" in result.stderr
+
+
+def test_other_commands_know_ranks() -> None:
+    """Inspect tells them; profile and compare refuse several; verify takes them; dis gives the text again."""
+    assert "ISA 1.3, 2 ranks:" in dla("inspect", "two.dla").stdout
+    assert json.loads(dla("inspect", "two.dla", "--json").stdout)["world"] == 2
+    assert dla("verify", "two.dla").exit_code == 0
+    assert ".world 2" in dla("dis", "two.dla").stdout
+    for command in ("profile", "compare"):
+        result = dla(
+            command, "two.dla", "--random", "1", *(("--backends", "golden,golden-f32") * (command == "compare"))
+        )
+        assert result.exit_code == 2, result.stderr
+        assert "rank" in result.stderr
+    assert dla("bench", "two.dla", "--random", "1", "--duration", "0.01").exit_code == 0
