@@ -19,14 +19,19 @@ from dla.isa.errors import InputError
 _BOOLEANS = {"true": True, "false": False, "0": False, "1": True}
 
 
-def value_of(source: Source, dtype: DType, shape: tuple[int, ...], folder: Path | None) -> Array:
-    """The bytes that `source` gives a tensor of `dtype` and `shape`, as a flat u8 array. Raises SyntaxProblem."""
+def value_of(
+    source: Source, dtype: DType, shape: tuple[int, ...], folder: Path | None, *, any_shape: bool = False
+) -> Array:
+    """The bytes that `source` gives a tensor of `dtype` and `shape`, as a flat u8 array. Raises SyntaxProblem.
+
+    With `any_shape`, a file may hold the elements, in row-major order, in another shape.
+    """
     if source.kind == "literal":
         array = _literal(source, dtype, shape)
     elif source.kind == "hex":
         return _hex(source, dtype, shape)
     else:
-        array = _from_file(source.value, dtype, shape, folder)
+        array = _from_file(source.value, dtype, shape, folder, any_shape=any_shape)
     return np.ascontiguousarray(array).reshape(-1).view(np.uint8)
 
 
@@ -129,7 +134,7 @@ def _hex(source: Source, dtype: DType, shape: tuple[int, ...]) -> Array:
     return array
 
 
-def _from_file(place: Token, dtype: DType, shape: tuple[int, ...], folder: Path | None) -> Array:
+def _from_file(place: Token, dtype: DType, shape: tuple[int, ...], folder: Path | None, *, any_shape: bool) -> Array:
     name, _, key = unquote(place).partition("#")
     path = inside(place, name, folder)
     try:
@@ -151,7 +156,7 @@ def _from_file(place: Token, dtype: DType, shape: tuple[int, ...], folder: Path 
         held = array.dtype.name if array.dtype.isnative else f"big-endian {array.dtype.name}"
         raise problem(place, f"the file holds {held}, but the tensor is {dtype.numpy.name}",
                       "declare the type of the file and COPY to convert, or convert the file")  # fmt: skip
-    if array.shape != shape:
+    if array.shape != shape and not (any_shape and array.size == math.prod(shape)):
         raise problem(place, f"the file holds shape {list(array.shape)}, but the tensor is {list(shape)}")
     return array
 

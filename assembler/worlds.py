@@ -96,7 +96,9 @@ def shard_of(scope: Scope, statement: DeclarationStatement, piece: Descriptor, f
                       "cut it for a group of equal lists")  # fmt: skip
     (count,) = sizes
     whole = tuple(n * count if k == axis else n for k, n in enumerate(piece.bounds))
-    return Shard(name_of(statement.name), axis, group, value_of(source, piece.dtype, whole, folder))
+    # Fused projections are cut inside an axis of what a file holds: by heads, say.
+    data = value_of(source, piece.dtype, whole, folder, any_shape=True)
+    return Shard(name_of(statement.name), axis, group, data)
 
 
 def _arguments(scope: Scope, cut: Cut, rank: int) -> tuple[int, int]:

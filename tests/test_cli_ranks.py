@@ -7,8 +7,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from commandline import dla
-from safetensors.numpy import load_file
+from commandline import PROGRAMS, dla
+from safetensors.numpy import load_file, save_file
 
 SUM = """\
 .program sum
@@ -138,6 +138,18 @@ def test_a_missing_file_of_a_rank_is_named() -> None:
     result = dla("run", "sum.dla", "--ranks", "3", "-i", "x=apart.npy")
     assert result.exit_code == 2
     assert "apart.rank2.npy" in result.stderr
+
+
+def test_the_example_of_the_manual() -> None:
+    """docs/ranks.md: a product whose columns are gathered from four ranks."""
+    text = (PROGRAMS.parent / "docs" / "ranks.md").read_text(encoding="utf-8").split("```")[1]
+    rng = np.random.default_rng(1)
+    w, x = rng.standard_normal((64, 128)).astype(np.float32), rng.standard_normal((8, 64)).astype(np.float32)
+    Path("columns.dla").write_text(text)
+    save_file({"w": w}, "net.safetensors")
+    np.save("x.npy", x)
+    assert dla("run", "columns.dla", "-i", "x=x.npy", "-o", "all.npy").exit_code == 0
+    np.testing.assert_allclose(np.load("all.npy"), np.stack([x @ w] * 4), rtol=1e-3, atol=1e-4)
 
 
 def test_other_commands_know_ranks() -> None:
