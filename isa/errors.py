@@ -104,7 +104,8 @@ TRAP_CATEGORIES = {
     "arithmetic": "integer division or modulo by zero, or a negative integer power",
     "loop": "LOOP: the count in the register is negative or larger than max",
     "assert": "ASSERT: the predicate is clear",
-    "extent": "a dim is negative or beyond its bound, an address is outside its segment, or there are too few elements",
+    "extent": "a dim is negative or beyond its bound, an address is outside its segment, there are too few elements, "
+    "or a collective lacks a part for a rank",
     "bounds": "checked build of the device machine: an access outside its operand",
     "timeout": "a bounded wait of the machine ran out",
     "uninitialised": "golden machine: bytes are read that were never written",

@@ -20,7 +20,7 @@ from dla.isa.descriptor import Segment
 from dla.isa.dtypes import Array, DType, convert
 from dla.isa.errors import TimeoutTrap, Trap
 from dla.isa.program import Instruction, Program
-from dla.isa.ranks import ALONE, COUNTED, Member
+from dla.isa.ranks import ALONE, COUNTED, Member, RankTable
 from dla.isa.registers import Register
 from dla.isa.shapes import parse
 from dla.isa.table import Exec, Out, result_arrays
@@ -79,7 +79,7 @@ class Execution:
     def run(self, order: random.Random | None = None) -> None:
         """Execute from instruction 0 to HALT as the only rank; see `steps`."""
         for index in self.steps(order):
-            self.take(index, [self.bring(index)], (0,))
+            self.take(index, gathered([self.bring(index)]), (0,))
 
     def steps(self, order: random.Random | None = None) -> Iterator[int]:
         """Execute from instruction 0 to HALT; `order` picks a random legal order inside each straight-line block.
@@ -122,10 +122,9 @@ class Execution:
         except Trap as trap:
             raise trap.at(instruction=index, location=self._program.location(index)) from None
 
-    def take(self, index: int, brought: Sequence[Brought], ranks: Sequence[int]) -> None:
-        """Execute the collective at `index`: `brought` is what each rank of its group, `ranks`, brings to it."""
-        stacked = {name: np.stack([one[name] for one in brought]) for name in brought[0]}
-        self._given = stacked, self._member(index, ranks)
+    def take(self, index: int, brought: Brought, ranks: Sequence[int]) -> None:
+        """Execute the collective at `index`: `brought` is what the ranks of its group, `ranks`, bring, `gathered`."""
+        self._given = brought, self._member(index, ranks)
         self._traced(index)
 
     def _member(self, index: int, ranks: Sequence[int]) -> Member:
@@ -212,7 +211,8 @@ class Execution:
         for spec, place in ((o, places[o.name]) for o in self._program.instructions[index].row.operands):
             if COUNTED in parse(spec.shape).fixed and place.shape[0] != member.size:
                 raise Trap("extent", f"{spec.name} has {place.shape[0]} parts, and the group has {member.size} ranks")
-        return dict(given), {name: member if name in ("group", "pairs") else v for name, v in attributes.items()}
+        tables = [a.name for a in self._program.instructions[index].row.attributes if isinstance(a, RankTable)]
+        return dict(given), {**attributes, **dict.fromkeys(tables, member)}
 
     def _places(self, instruction: Instruction) -> dict[str, Resolved]:
         """Where the operands that are present lie."""
@@ -344,6 +344,11 @@ _CONTROL: dict[str, Callable[[Execution, int, dict[str, Any]], int | None]] = {
     "CALL": Execution._call,
     "RET": Execution._ret,
 }
+
+
+def gathered(brought: Sequence[Brought]) -> Brought:
+    """What several ranks bring, with a leading axis of these ranks."""
+    return {name: np.stack([one[name] for one in brought]) for name in brought[0]}
 
 
 def widen(values: Array, dtype: DType, accumulator: np.dtype[Any], *, raw: bool) -> Array:

@@ -9,7 +9,7 @@ import random
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
-from dla.emulator.golden.execution import Execution
+from dla.emulator.golden.execution import Execution, gathered
 from dla.isa.errors import Trap
 from dla.isa.program import Program
 from dla.isa.ranks import lists_of
@@ -27,9 +27,10 @@ def lockstep(program: Program, ranks: Sequence[Execution], orders: Sequence[rand
             with on_rank(rank):
                 brought.append(execution.bring(index))
         for members in lists_of(program.groups, program.instructions[index].attributes.get("group", 0), len(ranks)):
+            given = gathered([brought[rank] for rank in members])
             for rank in members:
                 with on_rank(rank):
-                    ranks[rank].take(index, [brought[other] for other in members], members)
+                    ranks[rank].take(index, given, members)
 
 
 def _next(steps: Sequence[Iterator[int]]) -> int | None:

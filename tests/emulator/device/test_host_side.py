@@ -231,3 +231,11 @@ def test_large_constants_are_copied_in_pieces(load, monkeypatch):
     session = load(assemble(text + ".output y : i64[3]\nmain:\nCOPY y, b\nHALT"))
     np.testing.assert_array_equal(tensor(session, "a"), a)
     np.testing.assert_array_equal(tensor(session, "b"), b)
+
+
+def test_programs_of_several_ranks_are_refused_before_anything_is_compiled() -> None:
+    """The machine is the only rank of its world."""
+    program = assemble(".world 4\n.input x : f32[2]\n.output y : f32[2]\nmain:\n    ALLREDUCE.sum y, x\n    HALT\n")
+    with pytest.raises(InputError, match="runs programs of one rank, and this one is for 4") as caught:
+        DeviceMachine().load(program)
+    assert caught.value.hint == "use --backend golden"

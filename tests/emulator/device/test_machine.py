@@ -46,9 +46,9 @@ def outcome(machine: Backend, program: Program) -> tuple[Result | None, tuple[st
 
 
 @pytest.mark.parametrize("checked", [False, True])
-@pytest.mark.parametrize("row", ROWS, ids=lambda row: row.mnemonic)
+@pytest.mark.parametrize("row", [row for row in ROWS if not row.collective], ids=lambda row: row.mnemonic)
 def test_the_example_of_every_row_agrees_with_the_golden_machine(row, checked):
-    """Both machines give the same outputs and reports, or the same trap."""
+    """Both machines give the same outputs and reports, or the same trap; examples of collectives have several ranks."""
     program = assemble(row.example)
     golden, expected_trap = outcome(GoldenMachine(), program)
     result, trap = outcome(DeviceMachine(checked=checked), program)

@@ -58,6 +58,40 @@ def test_every_row_stays_within_its_bound(row, hopper):
                 assert same, f"two runs differ: {describe(instruction)}"
 
 
+ALONE = """
+.input x : f32[n <= 8]
+.output sum : f32[n]
+.output all : f32[ranks <= 4, n]
+.output back : f32[ranks, n]
+.output part : f32[n]
+.output given : f32[n]
+.output where : i64[2]
+main:
+    ALLREDUCE.mean sum, x
+    ALLGATHER all, x
+    ALLTOALL back, all
+    REDUCESCATTER part, back
+    BROADCAST given, part
+    FILL where[0:1], RANK
+    FILL where[1:2], WORLD
+    HALT
+"""
+
+
+@BUILDS
+def test_a_program_for_any_number_of_ranks_runs_on_the_only_one(hopper):
+    """Each collective gives it what it brings; a dim that should count the ranks is checked."""
+    session = CpuSession(assemble(ALONE), hopper=hopper)
+    x = np.arange(5, dtype=np.float32)
+    result = session.run({"x": x}, {"ranks": 1})
+    for name in ("sum", "part", "given"):
+        np.testing.assert_array_equal(result.outputs[name][:5], x)
+    np.testing.assert_array_equal(result.outputs["where"], [0, 1])
+    with pytest.raises(Trap) as caught:
+        session.run({"x": x}, {"ranks": 2})
+    assert (caught.value.category, caught.value.instruction) == ("extent", 1)
+
+
 CHAIN = """
 .output y : f32[{n}]
 .state  z : f32[{n}]
