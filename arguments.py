@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import dla
-from dla.console import note, read_source, waiting
+from dla.console import abort_with, note, read_source, waiting
 from dla.isa.errors import AssemblyError, Diagnostic, InputError
 from dla.isa.names import shown
 
@@ -124,8 +124,48 @@ def loaded(name: str, *, text_only: bool = False) -> Program:
     return dla.assemble(text, file=where, folder=Path())
 
 
+@dataclass(frozen=True)
+class World:
+    """How many ranks run a program, and which one this process is: None if it is all of them."""
+
+    size: int = 1
+    mine: int | None = None
+
+    @property
+    def option(self) -> int | str:
+        """What the golden machine calls it."""
+        return self.size if self.mine is None else "mpi"
+
+    @property
+    def prefix(self) -> str:
+        """What stands before a line that this process prints beside others."""
+        return "" if self.mine is None else f"rank {self.mine}: "
+
+    @property
+    def facts(self) -> dict[str, int]:
+        """The same for programs."""
+        return {} if self.mine is None else {"rank": self.mine, "ranks": self.size}
+
+
+def world_for(program: Program, ranks: int | None) -> World:
+    """The ranks that run `program`: `ranks`, or as it declares, or the processes that an MPI launcher started.
+
+    Raises InputError where these contradict each other. In one of several processes, errors from now on end all.
+    """
+    from dla.emulator.golden import mpi
+    from dla.emulator.golden.distributed import world_matches
+    from dla.emulator.ranks import world_of
+
+    if not mpi.started():
+        return World(world_of(program, ranks))
+    peers = mpi.peers()
+    abort_with(peers.abort)
+    world_matches(program, ranks, peers)
+    return World(peers.world, peers.rank)
+
+
 def inputs_for(
-    found: Source, specs: tuple[str, ...], seed: int | None, dims: Mapping[str, int], ranks: int = 1
+    found: Source, specs: tuple[str, ...], seed: int | None, dims: Mapping[str, int], world: World | None = None
 ) -> dict[str, Array]:  # fmt: skip
     """The inputs that were given and, with a seed, made-up ones for the rest, others on each rank."""
     from dla.emulator.random_inputs import random_inputs
@@ -135,9 +175,12 @@ def inputs_for(
     from dla.isa.descriptor import Segment
 
     expected = {t.name: t for t in found.program.in_segment(Segment.INPUT)}
-    given = gather(specs, expected, aliases=found.inputs, ranks=ranks)
+    ranks, mine = (1, None) if world is None else (world.size, world.mine)
+    given = gather(specs, expected, aliases=found.inputs, ranks=ranks, mine=mine)
     if seed is None:
         return given
+    if mine is not None:
+        return {**random_inputs(found.program, (seed, mine), dims), **given}
     seeds = [seed] if ranks == 1 else [(seed, rank) for rank in range(ranks)]
     made = [random_inputs(found.program, one, dims) for one in seeds]
     known = {tensor_of(name, expected)[0] for name in given}

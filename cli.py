@@ -20,10 +20,12 @@ from dla.arguments import (
     runner,
     source,
     tracer,
+    world_for,
 )
 from dla.console import (
     COMPARISON_FAILED,
     Driver,
+    abort_with,
     debug_option,
     json_option,
     note,
@@ -265,7 +267,7 @@ def run(
       dla run allreduce.dla --ranks 4 -i x=x.npy
 
     On several ranks, tensors have a leading axis of all ranks; an input without it is the same for each. Where there is
-    no x.npy, x.rank0.npy, x.rank1.npy and so on will do.
+    no x.npy, x.rank0.npy, x.rank1.npy and so on will do. Ranks may be processes, too: mpirun -n 4 dla run ...
 
     Inputs have exactly the declared dtype; nothing is cast. NumPy's formats have no bf16: .npy and .npz hold it as two
     raw bytes per element (dtype V2).
@@ -275,7 +277,6 @@ def run(
     if machine.backend != "golden":
         prepare()  # takes as long as the imports that follow
     from dla import report
-    from dla.emulator.ranks import world_of
     from dla.emulator.tensorfiles import destinations, gather, save
     from dla.isa.descriptor import Segment
 
@@ -286,29 +287,28 @@ def run(
     places = destinations(outputs, [t.name for t in found.in_segment(Segment.OUTPUT)], aliases=origin.outputs)
     state_places = destinations([state_out] if state_out else [], list(states), "state")
     traced: list[dict[str, Any]] = []
-    ranks = world_of(found, machine.ranks)
+    world = world_for(found, machine.ranks)
     chosen = machine_for(
         machine.backend, checked=machine.checked, shuffle=machine.shuffle, tune=machine.tune, timeout=machine.timeout,
-        ranks=ranks, trace=tracer(traced if as_json else None) if machine.trace else None,
+        ranks=world.option, trace=tracer(traced if as_json else None) if machine.trace else None,
     )  # fmt: skip
     with waiting("loading the program"):
         session = chosen.load(found)
     if state_in:
-        session.set_state(gather([state_in], states, "state", ranks=ranks))
-    tensors = inputs_for(origin, inputs, seed, sizes, ranks)
+        session.set_state(gather([state_in], states, "state", ranks=world.size, mine=world.mine))
+    tensors = inputs_for(origin, inputs, seed, sizes, world)
     with waiting(f"running on {chosen.name}"):
         result = session.run(tensors, sizes)
-    note(f"{result.backend}: {result.elapsed * 1e3:.3f} ms" + (f", {ranks} ranks" if ranks > 1 else ""))
+    abort_with(None)  # nobody waits for this process any more
+    note(f"{result.backend}: {result.elapsed * 1e3:.3f} ms" + (f", {world.size} ranks" if world.size > 1 else ""))
     for name in report.with_nans(result):
         note(f"warning: output '{name}' has NaN elements; --trace shows where they first appear")
-    save(places + state_places, {**result.state, **result.outputs})
+    save(places + state_places, {**result.state, **result.outputs}, world.mine)
     if as_json:
-        print_json(report.run_facts(result) | ({"trace": traced} if machine.trace else {}))
+        print_json(report.run_facts(result) | world.facts | ({"trace": traced} if machine.trace else {}))
         return
-    for line in report.probe_lines(result):
-        click.echo(line)
-    for name, array in result.outputs.items() if not places else ():
-        click.echo(report.tensor_line(name, array))
+    for line in report.run_lines(result, with_outputs=not places):
+        click.echo(world.prefix + line)
 
 
 @main.command()

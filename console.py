@@ -24,6 +24,7 @@ COMPARISON_FAILED = 1
 INTERNAL_ERROR = 70
 INTERRUPTED = 130
 _JSON = "dla.json"  # key of click's meta: whether --json was given
+_ABORT = "dla.abort"  # what ends the processes that run a program with this one, where they would wait for it
 _DEBUG = "dla.debug"
 
 Command = TypeVar("Command", bound=Callable[..., Any])
@@ -50,9 +51,12 @@ class Driver(click.Group):
             sys.stdout.flush()
         except DlaError as error:
             _report(ctx, error)
+            if not error.everywhere:
+                _abort_others(ctx, error.exit_code)
             ctx.exit(error.exit_code)
         except KeyboardInterrupt:
             click.echo("interrupted", err=True)
+            _abort_others(ctx, INTERRUPTED)
             ctx.exit(INTERRUPTED)
         except BrokenPipeError:
             _drop_what_cannot_be_printed()  # the reader of our output has seen enough (`dla dis x.dlab | head`)
@@ -68,8 +72,21 @@ class Driver(click.Group):
             raise
         except Exception as error:  # noqa: BLE001  # the last line of defence: a defect in dla, reported as one
             _report_defect(ctx, error)
+            _abort_others(ctx, INTERNAL_ERROR)
             ctx.exit(INTERNAL_ERROR)
         return result
+
+
+def abort_with(abort: Callable[[int], None] | None) -> None:
+    """What ends other processes if this one fails, given the exit code; None once they no longer wait for it."""
+    click.get_current_context().meta[_ABORT] = abort
+
+
+def _abort_others(ctx: click.Context, code: int) -> None:
+    abort = ctx.meta.get(_ABORT)
+    if abort is not None:
+        sys.stderr.flush()
+        abort(code)
 
 
 def _drop_what_cannot_be_printed() -> None:
@@ -103,6 +120,7 @@ def error_facts(error: DlaError) -> dict[str, Any]:
         facts["rejections"] = [vars(rejection) for rejection in error.rejections]
     if isinstance(error, Trap):
         facts |= {"category": error.category, "instruction": error.instruction, "location": error.location}
+        facts |= {} if error.rank is None else {"rank": error.rank}
     return facts
 
 

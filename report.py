@@ -103,14 +103,14 @@ def with_nans(result: Result) -> list[str]:
     return [name for name, array in floats.items() if np.isnan(array).any()]
 
 
-def probe_lines(result: Result) -> list[str]:
-    """A line for each PROBE's report, of all ranks."""
+def run_lines(result: Result, *, with_outputs: bool) -> list[str]:
+    """A line for each PROBE's report, of all ranks, and for each output."""
     lines = []
     for rank, probe in _probes(result):
         text = f"probe {probe.tag}: count {probe.count} {probe_text(probe)}"
         where = f"rank {rank['rank']}: " if rank else ""
         lines.append(f"{where}{text}  {probe.message}" if probe.message else f"{where}{text}")
-    return lines
+    return lines + [tensor_line(name, array) for name, array in result.outputs.items() if with_outputs]
 
 
 def trace_line(executed: Executed) -> str:

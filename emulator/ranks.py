@@ -90,8 +90,13 @@ def bind_ranks(
             raise InputError(f"rank {rank}: {error.message}", hint=error.hint) from None
         for name, size in bound[-1].dims.items():
             if size != bound[0].dims[name]:
-                raise InputError(
-                    f"dim '{name}' is {bound[0].dims[name]} on rank 0 and {size} on rank {rank}",
-                    hint="named dims are the same on all ranks: pad, and pass how much counts as an input",
-                )
+                raise unequal_dims(name, bound[0].dims[name], rank, size)
     return bound
+
+
+def unequal_dims(name: str, first: int, rank: int, size: int) -> InputError:
+    """What to say where a named dim is not on all ranks what it is on the first."""
+    return InputError(
+        f"dim '{name}' is {first} on rank 0 and {size} on rank {rank}",
+        hint="named dims are the same on all ranks: pad, and pass how much counts as an input",
+    )

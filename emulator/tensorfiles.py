@@ -70,7 +70,7 @@ def contents(path: Path) -> dict[str, Stored]:
 
 def gather(
     specs: Sequence[str], expected: Mapping[str, Tensor], what: str = "input", aliases: Mapping[str, str] | None = None,
-    ranks: int = 1,
+    ranks: int = 1, mine: int | None = None,
 ) -> dict[str, Array]:  # fmt: skip
     """The tensors that `specs` name, for the program's `expected` tensors; `aliases` are other names of theirs.
 
@@ -78,10 +78,11 @@ def gather(
     header is known to fit the declared size, so a small file cannot ask for a large allocation.
 
     With several `ranks` a tensor may have a leading axis of all ranks, or be called `NAME.rank0` and so on; and where
-    FILE does not exist, there may be one for each rank, `x.rank0.npy` and so on. Raises InputError.
+    FILE does not exist, there may be one for each rank, `x.rank0.npy` and so on: all are read, or that of rank `mine`.
+    Raises InputError.
     """
     found: dict[str, Array] = {}
-    for spec, selected in _of_ranks(specs, tuple(expected), what, ranks):
+    for spec, selected in _of_ranks(specs, tuple(expected), what, ranks, mine):
         for given, stored in selected:
             name = (aliases or {}).get(given, given)
             tensor = tensor_of(name, expected)[0] if ranks > 1 else name
@@ -100,18 +101,19 @@ def gather(
 
 
 def _of_ranks(
-    specs: Sequence[str], expected: Sequence[str], what: str, ranks: int
+    specs: Sequence[str], expected: Sequence[str], what: str, ranks: int, mine: int | None
 ) -> Iterator[tuple[str, list[tuple[str, Stored]]]]:  # fmt: skip
-    """Each spec, and what it names: from a file, or from one for each rank."""
+    """Each spec, and what it names: from a file, or from one for each rank, or from that of rank `mine`."""
     for spec in specs:
         name, equals, rest = spec.partition("=")
         file, hash_, key = (rest if equals else spec).partition("#")
-        if ranks == 1 or file == "-" or Path(file).exists() or not of_rank(Path(file), 0).exists():
+        if ranks == 1 or file == "-" or Path(file).exists() or not of_rank(Path(file), mine or 0).exists():
             yield spec, _select(spec, expected, what)
             continue
-        for rank in range(ranks):
+        for rank in range(ranks) if mine is None else (mine,):
             one = f"{name}{equals}" * bool(equals) + f"{of_rank(Path(file), rank)}{hash_}{key}"
-            yield one, [(f"{given}.rank{rank}", stored) for given, stored in _select(one, expected, what)]
+            suffix = f".rank{rank}" if mine is None else ""
+            yield one, [(given + suffix, stored) for given, stored in _select(one, expected, what)]
 
 
 def of_rank(path: Path, rank: int) -> Path:
@@ -277,14 +279,18 @@ def destinations(
     return found
 
 
-def save(places: Sequence[Destination], tensors: Mapping[str, Array]) -> None:
+def save(places: Sequence[Destination], tensors: Mapping[str, Array], mine: int | None = None) -> None:
     """Write each file of `places` with its tensors: all files or, where one fails, none. Raises InputError.
+
+    With `mine`, each gets the name of that rank: `y.rank0.npy`.
 
     Where the ranks' parts of a tensor are there one by one (`y.rank0`, ...), so are they in the file; .npy files, which
     hold one tensor each, get the names of ranks, too.
     """
     if not places:
         return
+    if mine is not None:
+        places = [(of_rank(path, mine), names) for path, names in places]
     places = [one for place in places for one in _divided(place, tensors)]
     with replacing(*(path for path, _ in places)) as files:
         for (path, names), file in zip(places, files, strict=True):

@@ -9,6 +9,8 @@ class DlaError(Exception):
     """Base of all errors caused by input, environment or a program; never by a defect in dla itself."""
 
     exit_code = 2
+    everywhere = False
+    """Whether all ranks of a run in several processes raise it, so that nobody waits for this one."""
 
     def __init__(self, message: str, *, hint: str | None = None) -> None:
         super().__init__(message)

@@ -120,7 +120,7 @@ def test_compare_reports_the_error_of_each_output_against_its_bound() -> None:
 
 def test_compare_fails_with_1_where_a_machine_is_wrong(monkeypatch: pytest.MonkeyPatch) -> None:
     """A result outside its bound is exit code 1, and the output is named."""
-    from dla.emulator.golden.machine import GoldenSession
+    from dla.emulator.golden.session import GoldenSession
 
     right = GoldenSession.run
 

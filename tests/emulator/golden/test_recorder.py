@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 
 import dla
-from dla.emulator.golden import machine
-from dla.emulator.golden.machine import GoldenMachine, GoldenSession
+from dla.emulator.golden import session as sessions
+from dla.emulator.golden.machine import GoldenMachine
+from dla.emulator.golden.session import GoldenSession
 from dla.isa.errors import Trap
 
 LOOP = """
@@ -70,6 +71,6 @@ def test_a_trap_leaves_what_ran_before_it() -> None:
 
 def test_what_has_no_room_is_counted(monkeypatch: pytest.MonkeyPatch) -> None:
     """A long run keeps its first executions, and says how many there were beyond."""
-    monkeypatch.setattr(machine, "TRACED_EXECUTIONS", 3)
+    monkeypatch.setattr(sessions, "TRACED_EXECUTIONS", 3)
     _, trace = session(LOOP).trace({})
     assert (len(trace.spans), trace.lost) == (3, 4)

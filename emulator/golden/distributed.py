@@ -1,0 +1,169 @@
+"""One rank whose world is in other processes: lockstep by messages.
+
+Before each collective, and at HALT, every rank tells all others where it is, or what became of it. So a trap on one
+rank is an error on all, at the same place, and nobody waits for a rank that will not come.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Protocol
+
+from dla.emulator.binding import bind
+from dla.emulator.golden.execution import Brought, Execution
+from dla.emulator.golden.session import GoldenSession, enough_memory
+from dla.emulator.ranks import split, unequal_dims
+from dla.emulator.result import Result
+from dla.isa.descriptor import Segment
+from dla.isa.dtypes import Array
+from dla.isa.errors import TRAP_CATEGORIES, DlaError, InputError, TimeoutTrap, Trap
+from dla.isa.program import Program
+from dla.isa.ranks import list_with, lists_of
+
+MESSAGE_BYTES = 1024
+_LONGEST_TEXT = 400  # characters of an error's text that others are told
+
+
+class Peers(Protocol):
+    """All ranks of a world, as one of them sees them. Every rank makes the same calls in the same order."""
+
+    @property
+    def rank(self) -> int:
+        """Which one this is."""
+        ...
+
+    @property
+    def world(self) -> int:
+        """How many there are."""
+        ...
+
+    def tell(self, message: bytes) -> list[bytes]:
+        """Tell all ranks `message`, of at most MESSAGE_BYTES; what each of them tells, in order."""
+        ...
+
+    def gather(self, array: Array, ranks: Sequence[int]) -> Array:
+        """What each of `ranks` gives, [rank, ...]: all of them call it, with arrays of one shape and type."""
+        ...
+
+    def abort(self, code: int) -> None:
+        """End the processes of all ranks, at once, with exit code `code`."""
+        ...
+
+
+class DistributedSession:
+    """A program on one rank of several processes. All of them run it at the same time, each with its own tensors.
+
+    An input with a leading axis of all ranks is divided, one without it is this rank's; results have this rank's
+    tensors alone. What goes wrong on one rank is an error on all: `run` raises it everywhere, and no state changes.
+    """
+
+    def __init__(self, session: GoldenSession, peers: Peers) -> None:
+        self.program = session.program
+        self._session, self._peers = session, peers
+
+    @property
+    def state(self) -> Mapping[str, Array]:
+        """Copies of this rank's state tensors."""
+        return self._session.state
+
+    def set_state(self, values: Mapping[str, Any]) -> None:
+        """Overwrite this rank's state tensors. Raises InputError."""
+        self._session.set_state(split(self.program, Segment.STATE, values, self._peers.world)[self._peers.rank])
+
+    def run(self, inputs: Mapping[str, Any], dims: Mapping[str, int] | None = None) -> Result:
+        """Run to HALT. Raises InputError before the run, Trap during it, on all ranks alike."""
+        error: DlaError | None = None
+        try:
+            mine = split(self.program, Segment.INPUT, inputs, self._peers.world)[self._peers.rank]
+            bound = bind(self.program, mine, dims)
+            with enough_memory(self.program):
+                run = self._session.begin(bound)
+        except InputError as problem:
+            error = problem
+        told = self._tell({} if error else {"dims": [bound.dims[dim.name] for dim in self.program.dims]}, error)
+        for rank, other in enumerate(told):
+            for dim, size, first in zip(self.program.dims, other["dims"], told[0]["dims"], strict=True):
+                if size != first:
+                    raise everywhere(unequal_dims(dim.name, first, rank, size))
+        began = time.perf_counter()
+        outputs = self._execute(run.execution, run.execution.steps(run.order))
+        return self._session.end(run, outputs, time.perf_counter() - began)
+
+    def _execute(self, execution: Execution, steps: Iterator[int]) -> dict[str, Array]:
+        """Run to HALT, with the others. The outputs, once all ranks have theirs."""
+        index: int | None = None
+        brought: Brought = {}
+        while True:
+            trap: Trap | None = None
+            outputs: dict[str, Array] = {}
+            try:
+                if index is not None:
+                    ranks = self._members(index)
+                    execution.take(index, {name: self._peers.gather(x, ranks) for name, x in brought.items()}, ranks)
+                index = next(steps, None)
+                if index is None:
+                    outputs = execution.outputs()
+                else:
+                    brought = execution.bring(index)
+            except Trap as problem:
+                trap = problem
+            told = self._tell({"at": index}, trap)
+            if any(other["at"] != index for other in told):
+                places = [other["at"] for other in told]
+                raise everywhere(
+                    Trap("internal", f"ranks have come to different collectives, at instructions {places}")
+                )
+            if index is None:
+                return outputs
+
+    def _members(self, index: int) -> tuple[int, ...]:
+        """The ranks that execute the collective at `index` with this one."""
+        group = self.program.instructions[index].attributes.get("group", 0)
+        return list_with(lists_of(self.program.groups, group, self._peers.world), self._peers.rank)
+
+    def _tell(self, fact: Mapping[str, Any], error: DlaError | None) -> list[dict[str, Any]]:
+        """Tell all ranks `fact`, or an error; what each of them tells. Raises the first error that one tells."""
+        told = [json.loads(message) for message in self._peers.tell(_message(fact, error))]
+        for rank, other in enumerate(told):
+            if "error" in other:
+                hint = error.hint if error is not None and rank == self._peers.rank else None
+                raise everywhere(self._error(rank, other, hint))
+        return told
+
+    def _error(self, rank: int, told: Mapping[str, Any], hint: str | None) -> DlaError:
+        """The error that `rank` has told of; `hint` is known there alone."""
+        if told.get("category") not in TRAP_CATEGORIES:
+            return InputError(f"rank {rank}: {told['error']}", hint=hint)
+        kind = TimeoutTrap if told["category"] == "timeout" else Trap
+        index = told["instruction"]
+        location = None if index is None else self.program.location(index)
+        return kind(told["category"], told["error"], instruction=index, location=location, rank=rank)
+
+
+def everywhere(error: DlaError) -> DlaError:
+    """`error`, marked as one that all ranks raise."""
+    error.everywhere = True
+    return error
+
+
+def _message(fact: Mapping[str, Any], error: DlaError | None) -> bytes:
+    """What is told to others: a fact, or an error."""
+    told: dict[str, Any] = dict(fact)
+    if error is not None:
+        told = {"error": error.message[:_LONGEST_TEXT]}
+    if isinstance(error, Trap):
+        told = {"error": error.detail[:_LONGEST_TEXT], "category": error.category, "instruction": error.instruction}
+    message = json.dumps(told).encode("ascii")
+    if len(message) > MESSAGE_BYTES:
+        message = json.dumps(told | {"error": "its message is too long to be told"}).encode("ascii")
+    return message
+
+
+def world_matches(program: Program, ranks: int | None, peers: Peers) -> None:
+    """Raise InputError unless `program`, and who asks for `ranks` ranks, agree with how many processes there are."""
+    wanted = program.world or ranks or peers.world
+    if wanted != peers.world or (ranks or wanted) != wanted:
+        raise InputError(f"{peers.world} processes were started, and {ranks or wanted} ranks are asked for",
+                         hint=f"start as many: mpirun -n {wanted} dla run ...")  # fmt: skip

@@ -1,0 +1,74 @@
+"""Ranks in processes, on one host or many, that an MPI launcher starts: `mpirun -n 4 dla run ...` (extra `mpi`)."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from functools import cache
+from typing import Any
+
+import numpy as np
+
+from dla.emulator.golden.distributed import MESSAGE_BYTES, Peers
+from dla.isa.dtypes import Array
+from dla.isa.errors import BackendError
+
+_LAUNCHERS = ("PMI_RANK", "PMIX_RANK", "OMPI_COMM_WORLD_RANK")
+"""Variables that MPICH's, Open MPI's and other launchers give to the processes that they start."""
+
+
+def started() -> bool:
+    """Whether an MPI launcher started this process."""
+    return any(name in os.environ for name in _LAUNCHERS)
+
+
+@cache
+def peers() -> Peers:
+    """The processes that were started together with this one. Raises BackendError where there is no MPI."""
+    try:
+        from mpi4py import MPI  # optional; starts MPI
+    except (ImportError, RuntimeError) as error:
+        reason = str(error).strip().partition("\n")[0] or "it cannot be imported"
+        raise BackendError(
+            f"ranks in processes need MPI: {reason}", hint="pip install 'dla[mpi]', and an MPI"
+        ) from None
+    return MpiPeers(MPI)
+
+
+class MpiPeers:
+    """`Peers` over MPI's world communicator. Tensors travel as bytes, and nothing is pickled."""
+
+    def __init__(self, mpi: Any) -> None:
+        self._mpi, self._all = mpi, mpi.COMM_WORLD
+        self._communicators: dict[tuple[int, ...], Any] = {}
+
+    @property
+    def rank(self) -> int:
+        return int(self._all.Get_rank())
+
+    @property
+    def world(self) -> int:
+        return int(self._all.Get_size())
+
+    def tell(self, message: bytes) -> list[bytes]:
+        told = self.gather(np.frombuffer(message.ljust(MESSAGE_BYTES), np.uint8), range(self.world))
+        return [one.tobytes().rstrip() for one in told]
+
+    def gather(self, array: Array, ranks: Sequence[int]) -> Array:
+        gathered: Array = np.empty((len(ranks), *array.shape), array.dtype)
+        if array.nbytes:
+            mine = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
+            self._among(tuple(ranks)).Allgather(mine, gathered.reshape(-1).view(np.uint8))
+        return gathered
+
+    def abort(self, code: int) -> None:
+        self._all.Abort(code)
+
+    def _among(self, ranks: tuple[int, ...]) -> Any:
+        """The communicator of `ranks`, which all of them make when they first need it."""
+        if len(ranks) == self.world:
+            return self._all
+        if ranks not in self._communicators:
+            group = self._all.Get_group().Incl(ranks)
+            self._communicators[ranks] = self._all.Create_group(group)
+        return self._communicators[ranks]

@@ -1,0 +1,249 @@
+"""Ranks in processes, here threads: they give what ranks in one process give, and share each other's errors."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import numpy as np
+import pytest
+
+from dla.assembler import assemble
+from dla.emulator.api import Machine
+from dla.emulator.golden import mpi
+from dla.emulator.golden.distributed import MESSAGE_BYTES, DistributedSession, world_matches
+from dla.emulator.golden.machine import GoldenMachine
+from dla.emulator.golden.session import GoldenSession
+from dla.isa.dtypes import Array
+from dla.isa.errors import BackendError, DlaError, InputError, TimeoutTrap, Trap
+from dla.isa.program import Program
+from dla.isa.verifier import verify
+
+WAIT = 30  # seconds, after which a test that hangs fails
+
+
+class Meeting:
+    """Where threads leave what they bring, and take what all have brought."""
+
+    def __init__(self, count: int) -> None:
+        self._barrier = threading.Barrier(count, timeout=WAIT)
+        self._brought: dict[int, Any] = {}
+
+    def exchange(self, rank: int, thing: Any) -> dict[int, Any]:
+        """Everybody's thing, once all are here."""
+        self._brought[rank] = thing
+        self._barrier.wait()
+        found = dict(self._brought)
+        self._barrier.wait()
+        return found
+
+
+class ThreadPeers:
+    """`Peers` whose processes are threads."""
+
+    def __init__(self, rank: int, world: int, meetings: dict[tuple[int, ...], Meeting], lock: threading.Lock) -> None:
+        self.rank, self.world = rank, world
+        self._meetings, self._lock = meetings, lock
+
+    def tell(self, message: bytes) -> list[bytes]:
+        """As MPI would: to all, of limited size."""
+        assert len(message) <= MESSAGE_BYTES
+        found = self._at(range(self.world)).exchange(self.rank, message)
+        return [found[rank] for rank in range(self.world)]
+
+    def gather(self, array: Array, ranks: Sequence[int]) -> Array:
+        """Arrays of one shape, of those in `ranks` only."""
+        found = self._at(ranks).exchange(self.rank, array)
+        return np.stack([found[rank] for rank in ranks])
+
+    def abort(self, code: int) -> None:
+        """Never called by a session."""
+        raise AssertionError(code)
+
+    def _at(self, ranks: Sequence[int]) -> Meeting:
+        with self._lock:
+            return self._meetings.setdefault(tuple(ranks), Meeting(len(ranks)))
+
+
+def together(
+    program: Program, world: int, act: Callable[[DistributedSession, int], Any], **options: Any
+) -> list[Any]:  # fmt: skip
+    """What `act(session, rank)` gives on each rank, or the error that it raises."""
+    verify(program)
+    meetings: dict[tuple[int, ...], Meeting] = {}
+    lock = threading.Lock()
+
+    def one(rank: int) -> Any:
+        session = GoldenSession(GoldenMachine(**options), program, rank, world)
+        try:
+            return act(DistributedSession(session, ThreadPeers(rank, world, meetings, lock)), rank)
+        except DlaError as error:
+            return error
+
+    with ThreadPoolExecutor(world) as pool:
+        return list(pool.map(one, range(world), timeout=2 * WAIT))
+
+
+EVERYTHING = """
+.world 4
+.group pairs [[0, 2], [1, 3]]
+.pairs next [[0, 1], [1, 2], [3, 3]]
+.input x : f32[n <= 4]
+.input b : bf16[4, 3]
+.const w : i32[2] = [1, 2, 3, 4, 5, 6, 7, 8] shard axis=0
+.state runs : i32[]
+.scratch f : f32[n]
+.output all : bf16[4, 4, 3]
+.output part : f32[n]
+.output y : f32[n]
+.output z : i32[2]
+main:
+    ALLREDUCE.mean y, x group=pairs
+    CMP.eq p0, RANK, 1
+    BR skip if=p0
+    EW.add y, y, x
+skip:
+    ALLTOALL all[0], b
+    ALLGATHER all, all[0]
+    PERMUTE y, y pairs=next
+    BROADCAST f, y root=1 group=pairs
+    ALLREDUCE.prod part, f
+    ALLREDUCE.max z, w
+    EW.add runs, runs, 1
+    HALT
+""".replace("    ALLGATHER all, all[0]\n", "    ALLGATHER all, b\n")
+
+
+@pytest.mark.parametrize("shuffle", [None, 3])
+def test_processes_give_what_one_process_gives(shuffle: int | None) -> None:
+    """Every collective, on groups and pairs, twice, bit for bit."""
+    program = assemble(EVERYTHING)
+    rng = np.random.default_rng(1)
+    x = rng.standard_normal((4, 3)).astype(np.float32)
+    b = rng.standard_normal((4, 4, 3)).astype(program.by_name["b"].descriptor.dtype.numpy)
+    expected = Machine("golden").run(program, {"x": x, "b": b})
+
+    def act(session: DistributedSession, rank: int) -> Any:
+        session.run({"x": x, "b": b})  # with the axis of ranks
+        return session.run({"x": x[rank], "b": b[rank]})  # one's own
+
+    for rank, result in enumerate(together(program, 4, act, shuffle=shuffle)):
+        for name, array in expected.ranks[rank].outputs.items():
+            assert result[name].tobytes() == array.tobytes(), (rank, name)
+        assert result.state["runs"] == 2
+
+
+TRAPPING = """
+.input fail : i32[]
+.input x : f32[n <= 4]
+.state seen : f32[4]
+.output y : f32[n]
+main:
+    FILL seen, 1
+    ALLREDUCE.sum y, x
+    LOADS s0, fail
+    CMP.eq p0, s0, 0
+    ASSERT p0 code=3 "told to"
+    ALLREDUCE.sum y, y
+    HALT
+"""
+
+
+def test_a_trap_is_the_same_error_on_all_ranks() -> None:
+    """It names the rank, state stays as it was, and the next run is right."""
+    program = assemble(TRAPPING, file="t.dla")
+    x = np.ones((3, 2), np.float32)
+
+    def act(session: DistributedSession, rank: int) -> Any:
+        with pytest.raises(Trap) as caught:
+            session.run({"x": x, "fail": np.array(rank == 1, np.int32)})
+        assert caught.value.everywhere
+        kept = session.state["seen"].copy()
+        return str(caught.value), kept.tolist(), session.run({"x": x, "fail": np.array(0, np.int32)})["y"].tolist()
+
+    text = "trap[assert] on rank 1 at instruction 4 (t.dla:11): assertion failed, code 3: told to"
+    assert together(program, 3, act) == [(text, [0] * 4, [9, 9])] * 3
+
+
+@pytest.mark.parametrize(
+    ("given", "messages"),
+    [
+        (lambda rank: {"x": np.ones(2 + (rank == 2), np.float32), "fail": np.int32(0)},
+         ["dim 'n' is 2 on rank 0 and 3 on rank 2"] * 3),
+        (lambda rank: {"x": np.ones(2, "f4" if rank != 1 else "f8"), "fail": np.int32(0)},
+         ["rank 1: input 'x' must be f32, not float64"] * 3),
+        (lambda rank: {"fail": np.int32(0)}, ["rank 0: missing input 'x'"] * 3),
+    ],
+    ids=["dims", "type", "missing"],
+)  # fmt: skip
+def test_wrong_inputs_of_one_rank_are_an_error_on_all(given: Any, messages: list[str]) -> None:
+    """Before anything runs."""
+    errors = together(assemble(TRAPPING), 3, lambda session, rank: session.run(given(rank)))
+    assert [type(error) for error in errors] == [InputError] * 3
+    assert [error.message for error in errors] == messages
+
+
+def test_a_rank_that_does_not_write_its_output_fails_all() -> None:
+    """What happens at HALT is told, too."""
+    program = assemble("""
+.output y : f32[2]
+main:
+    CMP.eq p0, RANK, 1
+    BR skip if=p0
+    FILL y, 1
+skip:
+    HALT
+""")
+    errors = together(program, 2, lambda session, rank: session.run({}))
+    assert {str(error) for error in errors} == {
+        "trap[uninitialised] on rank 1: output 'y' at HALT: parts of it were never written"
+    }
+
+
+def test_a_time_limit_on_one_rank_is_one_on_all() -> None:
+    """The exit code, too."""
+    program = assemble(".output y : i32[]\nmain:\n    LOOP s0, 1000000\n    FILL y, s0\n    ENDLOOP\n    HALT\n")
+    errors = together(program, 2, lambda session, rank: session.run({}), timeout=0.02)
+    assert [type(error) for error in errors] == [TimeoutTrap] * 2
+
+
+def test_long_messages_are_cut() -> None:
+    """What a rank tells has a limit; what it raises itself, too, is what all others know."""
+    program = assemble('.output y : i32[]\nmain:\n    FILL y, 1\n    ASSERT p0 "' + "ü" * 1000 + '"\n    HALT\n')
+    errors = together(program, 2, lambda session, rank: session.run({}))
+    assert [(error.category, error.rank) for error in errors] == [("assert", 0)] * 2
+    assert len(str(errors[0])) < 600
+
+
+class _Four:
+    rank, world = 0, 4
+
+
+def test_as_many_processes_as_ranks() -> None:
+    """What was started, what is asked for, and what the program declares are one number."""
+    any_world, for_two = assemble(TRAPPING), assemble(".world 2\n" + TRAPPING)
+    world_matches(any_world, None, _Four())  # type: ignore[arg-type]
+    world_matches(any_world, 4, _Four())  # type: ignore[arg-type]
+    for program, ranks, text in ((for_two, None, "-n 2"), (any_world, 3, "-n 3"), (for_two, 4, "-n 2")):
+        with pytest.raises(InputError, match="4 processes were started") as caught:
+            world_matches(program, ranks, _Four())  # type: ignore[arg-type]
+        assert text in str(caught.value.hint)
+
+
+def test_mpi_that_is_not_there_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As a missing backend, with how to get it."""
+    monkeypatch.setitem(__import__("sys").modules, "mpi4py", None)
+    mpi.peers.cache_clear()
+    with pytest.raises(BackendError, match="ranks in processes need MPI"):
+        Machine("golden", ranks="mpi").load(assemble(TRAPPING))
+
+
+def test_launchers_are_known_by_what_they_set(monkeypatch: pytest.MonkeyPatch) -> None:
+    """MPICH's and Open MPI's."""
+    for name in ("PMI_RANK", "PMIX_RANK", "OMPI_COMM_WORLD_RANK"):
+        monkeypatch.delenv(name, raising=False)
+    assert not mpi.started()
+    monkeypatch.setenv("OMPI_COMM_WORLD_RANK", "0")
+    assert mpi.started()

@@ -1,0 +1,140 @@
+"""`mpirun -n N dla run`: ranks that are processes. Skipped where mpi4py or an MPI is missing."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+LAUNCHER = next((found for name in ("mpiexec", "mpirun")
+                 for found in (shutil.which(name, path=str(Path(sys.executable).parent)), shutil.which(name)) if found),
+                None)  # fmt: skip
+PROGRAM = """\
+.program sum
+.input x : f32[n <= 4]
+.state runs : i32[]
+.output y : f32[n]
+main:
+    ALLREDUCE.sum y, x
+    EW.add runs, runs, 1
+    HALT
+"""
+FAILING = """\
+.input x : f32[n <= 4]
+.output y : f32[n]
+main:
+    CMP.ne p0, RANK, 1
+    ASSERT p0 "rank one"
+    ALLREDUCE.sum y, x
+    HALT
+"""
+X = np.arange(6, dtype=np.float32).reshape(2, 3)
+
+
+def _works() -> bool:
+    """Whether two processes of this Python can be started."""
+    if LAUNCHER is None:
+        return False
+    code = "from mpi4py import MPI; assert MPI.COMM_WORLD.size == 2"
+    command = [LAUNCHER, "-n", "2", sys.executable, "-c", code]
+    return subprocess.run(command, capture_output=True, check=False, timeout=60).returncode == 0
+
+
+pytestmark = pytest.mark.skipif(not _works(), reason="no MPI, or no mpi4py: pip install 'dla[mpi]' mpich")
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder with programs and inputs."""
+    monkeypatch.chdir(tmp_path)
+    Path("sum.dla").write_text(PROGRAM)
+    Path("failing.dla").write_text(FAILING)
+    Path("two.dla").write_text(".world 2\n" + PROGRAM)
+    np.save("both.npy", X)
+    np.save("apart.rank0.npy", X[0])
+    np.save("apart.rank1.npy", X[1])
+    return tmp_path
+
+
+def mpirun(count: int, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """`mpirun -n COUNT dla ARGUMENTS`, ended if it hangs."""
+    assert LAUNCHER is not None
+    command = [sys.executable, "-c", "from dla.cli import main; main()", *arguments]
+    root = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
+    return subprocess.run([LAUNCHER, "-n", str(count), *command], capture_output=True, text=True, check=False,
+                          timeout=120, env={**os.environ, **root})  # fmt: skip
+
+
+@pytest.mark.parametrize("given", ["x=both.npy", "x=apart.npy"])
+def test_each_process_is_a_rank(given: str) -> None:
+    """It reads its part, or its file, and prints and writes its own."""
+    done = mpirun(2, "run", "two.dla", "-i", given)
+    assert done.returncode == 0, done.stderr
+    assert sorted(done.stdout.splitlines()) == [f"rank {rank}: y: f32[3] = [3., 5., 7.]" for rank in (0, 1)]
+    assert mpirun(2, "run", "two.dla", "-i", given, "-o", "y.npy", "--state-out", "s.npz").returncode == 0
+    assert mpirun(2, "run", "two.dla", "-i", given, "--state-in", "s.npz", "--state-out", "s.npz").returncode == 0
+    for rank in (0, 1):
+        np.testing.assert_array_equal(np.load(f"y.rank{rank}.npy"), X.sum(axis=0))
+        assert np.load(f"s.rank{rank}.npz")["runs"] == 2
+
+
+def test_processes_give_what_one_process_gives() -> None:
+    """The same random inputs on each rank, the same bits."""
+    done = mpirun(3, "run", "sum.dla", "--random", "7", "--set", "n=2", "-o", "y.npy")
+    assert done.returncode == 0, done.stderr
+    code = "from dla.cli import main; main()"
+    alone = [
+        sys.executable,
+        "-c",
+        code,
+        "run",
+        "sum.dla",
+        "--ranks",
+        "3",
+        "--random",
+        "7",
+        "--set",
+        "n=2",
+        "-o",
+        "all.npy",
+    ]
+    subprocess.run(alone, check=True, capture_output=True)
+    for rank, expected in enumerate(np.load("all.npy")):
+        assert np.load(f"y.rank{rank}.npy").tobytes() == expected.tobytes()
+
+
+def test_a_trap_on_one_rank_ends_all_with_its_name() -> None:
+    """Every process says so, and nothing is written."""
+    done = mpirun(3, "run", "failing.dla", "--random", "1", "-o", "y.npy")
+    assert done.returncode != 0
+    text = "trap[assert] on rank 1 at instruction 1 (failing.dla:5): assertion failed, code 0: rank one"
+    assert done.stderr.count(text) == 3
+    assert not list(Path().glob("y*.npy"))
+
+
+def test_an_error_of_one_process_does_not_leave_the_others_waiting() -> None:
+    """A file that one rank lacks ends all."""
+    done = mpirun(3, "run", "sum.dla", "-i", "x=apart.npy")
+    assert done.returncode != 0
+    assert "cannot read 'apart.npy'" in done.stderr
+
+
+def test_the_number_of_processes_is_that_of_the_program() -> None:
+    """Otherwise it is an error, with what to start."""
+    done = mpirun(3, "run", "two.dla", "-i", "both.npy")
+    assert done.returncode != 0
+    assert "3 processes were started" in done.stderr
+    assert "mpirun -n 2 dla run" in done.stderr
+
+
+def test_json_is_one_object_of_each_process() -> None:
+    """With the rank that it is of."""
+    done = mpirun(2, "run", "two.dla", "-i", "both.npy", "--json")
+    facts = [json.loads(line) for line in done.stdout.splitlines()]
+    assert sorted((fact["rank"], fact["ranks"]) for fact in facts) == [(0, 2), (1, 2)]
