@@ -149,6 +149,9 @@ def program_facts(program: Program, summary: Summary) -> dict[str, Any]:
         "name": program.name,
         "isa": ".".join(map(str, program.isa_version)),
         "world": program.world,
+        "groups": {group.name: group.ranks for group in program.groups},
+        "pairs": {pairs.name: pairs.pairs for pairs in program.pairs},
+        "shards": [{"tensor": s.tensor, "axis": s.axis, "bytes": s.data.nbytes} for s in program.shards],
         "instructions": len(program.instructions),
         "mix": summary.mix,
         "work": {name: asdict(work) for name, work in summary.work.items()},
@@ -196,7 +199,27 @@ def program_tables(program: Program, summary: Summary) -> list[Table | str]:
     for e in program.external:
         external.add_row(str(e.offset), f"{e.nbytes:,}", f"{e.file}#{e.key}")
     parts: list[Table | str] = [head, tensors, segments, mix]
-    return [*parts, external] if program.external else parts
+    parts += [external] * bool(program.external) + [_rank_table(program)] * bool(program.groups or program.pairs)
+    return parts + [_shard_table(program)] * bool(program.shards)
+
+
+def _rank_table(program: Program) -> Table:
+    """Groups of ranks, and pairs."""
+    found = table("ranks", "lists")
+    for group in program.groups:
+        found.add_row(f"group {group.name}", " ".join(str(list(ranks)) for ranks in group.ranks))
+    for pairs in program.pairs:
+        found.add_row(f"pairs {pairs.name}", " ".join(f"{sender} to {receiver}" for sender, receiver in pairs.pairs))
+    return found
+
+
+def _shard_table(program: Program) -> Table:
+    """Constants of which each rank holds a piece."""
+    found = table("in pieces", "axis", "group", "bytes of all")
+    for shard in program.shards:
+        group = program.groups[shard.group - 1].name if shard.group else "all ranks"
+        found.add_row(shard.tensor, str(shard.axis), group, f"{shard.data.nbytes:,}")
+    return found
 
 
 def quantity(value: float, unit: str) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import numpy as np
@@ -156,6 +157,11 @@ def test_other_commands_know_ranks() -> None:
     """Inspect tells them; profile and compare refuse several; verify takes them; dis gives the text again."""
     assert "ISA 1.3, 2 ranks:" in dla("inspect", "two.dla").stdout
     assert json.loads(dla("inspect", "two.dla", "--json").stdout)["world"] == 2
+    inspected = {
+        name: dla("inspect", str(PROGRAMS / f"{name}.dla")).stdout for name in ("tensor_parallel_mlp", "pipeline")
+    }
+    assert re.search(r"w1 +1 +all ranks +32,768", inspected["tensor_parallel_mlp"])
+    assert re.search(r"pairs next +0 to 1", inspected["pipeline"])
     assert dla("verify", "two.dla").exit_code == 0
     assert ".world 2" in dla("dis", "two.dla").stdout
     for command in ("profile", "compare"):

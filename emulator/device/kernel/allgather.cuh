@@ -4,6 +4,8 @@
 
 struct AllgatherHandler {
     static constexpr u32 SCRATCH = 0;
-    static DEV u32 tiles(const AllgatherArgs& args) { return tiles_alone(args, args.out().dims[0]); }
-    static DEV_CALL void run(const AllgatherArgs& args, u32 tile, const Block& block) { run_alone(args, args.out().dims[0], tile, block); }
+    static DEV u32 tiles(const AllgatherArgs& args) { return tiles_alone(args.work, args.out().dims[0]); }
+    static DEV_CALL void run(const AllgatherArgs& args, u32 tile, const Block& block) {
+        run_alone(args.work, args.out().dims[0], tile, block);
+    }
 };
