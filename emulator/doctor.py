@@ -19,6 +19,7 @@ _CORE = ("numpy", "ml_dtypes", "lark", "click", "rich", "safetensors")
 _OPTIONAL = {
     "onnx": ("compiles .onnx models", "pip install 'dla[onnx]'"),
     "onnxruntime": ("runs them as they are, to compare with", "pip install onnxruntime"),
+    "mpi4py": ("runs ranks as processes, on one host or many: mpirun dla run", "pip install 'dla[mpi]'"),
     "torch": ("has the native kernels that `dla profile` compares with", "pip install 'dla[native]'"),
 }
 _CUPY = ("cupy-cuda12x", "cupy-cuda13x", "cupy")

@@ -18,8 +18,20 @@ SUBS = (
     Sub("sum", 0, "sum"), Sub("mean", 1, "sum divided by the number of ranks; floats"), Sub("max", 2, "largest"),
     Sub("min", 3, "smallest"), Sub("prod", 4, "product"),
 )  # fmt: skip
+
+
+def larger(a: Array, b: Array) -> Array:
+    """Elements of b where they are larger, or NaN, else those of a: of equal ones (0 and -0) the first."""
+    return np.where((b > a) | (b != b), b, a)  # NaN alone differs from itself
+
+
+def smaller(a: Array, b: Array) -> Array:
+    """Elements of b where they are smaller, or NaN, else those of a."""
+    return np.where((b < a) | (b != b), b, a)
+
+
 _FUNCTIONS: dict[str, Callable[[Array, Array], Array]] = {
-    "sum": np.add, "mean": np.add, "max": np.maximum, "min": np.minimum, "prod": np.multiply,
+    "sum": np.add, "mean": np.add, "max": larger, "min": smaller, "prod": np.multiply,
 }  # fmt: skip
 
 
@@ -62,7 +74,7 @@ ROW = Row(
     "ALLREDUCE", 0x70, "collectives", "fold over ranks, for all",
     "Every rank of the group gets x of all of them, folded element by element: from the left, in ascending order of "
     "ranks, in the accumulator's type, and rounded once. So all get the same bits, whatever connects them. max and min "
-    "give NaN if an element is NaN. Integers wrap.",
+    "give NaN if an element is NaN, and of equal ones (0 and -0) that of the first rank. Integers wrap.",
     since="1.3",
     subs=SUBS,
     types={"T": TYPES},

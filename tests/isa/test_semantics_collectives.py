@@ -58,6 +58,16 @@ def test_extremes_of_nan_are_nan(evaluate, sub):
         assert np.isnan(evaluate(f"ALLREDUCE.{sub}", (1,), values, group=Member(0, 3))[0])
 
 
+@pytest.mark.parametrize("sub", ["max", "min"])
+def test_of_equal_numbers_the_first_counts(evaluate, sub):
+    """0 and -0 are equal: bits follow from the order of ranks, on however many elements."""
+    zeros = np.zeros((2, 37))
+    for first in (0, 1):
+        zeros[first], zeros[1 - first] = -0.0, 0.0
+        (result,) = evaluate(f"ALLREDUCE.{sub}", (37,), zeros, group=Member(0, 2))
+        assert np.all(np.signbit(result) == (first == 0))
+
+
 def test_integers_wrap(evaluate):
     """i64 in, i64 out: the machine keeps the low bits."""
     values = np.array([[2**31 - 1], [1]])
