@@ -8,7 +8,7 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any
 
-from dla.isa import descriptor, dtypes, encoding, epilogue, shapes
+from dla.isa import descriptor, dtypes, encoding, epilogue, ranks, shapes
 from dla.isa.activations import ACTIVATIONS
 from dla.isa.attributes import UNIT_BITS, Attribute, EnumList, Flag, IntList, Record
 from dla.isa.descriptor import MAX_RANK, Segment
@@ -94,6 +94,7 @@ def _generic_chapters() -> Iterator[str]:
         ("segment", "code", "a program may", "at the start"),
         ((f"`{s.text}`", str(s.value), "read and write" if s.writable else "read", _AT_START[s]) for s in Segment),
     ) + f"\n\nTensors lie at multiples of {TENSOR_ALIGNMENT} bytes.\n"  # fmt: skip
+    yield f"## Ranks\n\n{_docstring(ranks)}\n{_docstring(ranks.Member)}\n[Ranks](ranks.md) says more.\n"
     yield f"## Shapes\n\n{_docstring(shapes)}"
     yield "## Descriptors\n\n" + _docstring(descriptor) + "\n" + _docstring(descriptor.Descriptor) + "\n" + _fenced(
         draw(_descriptor_fields(), descriptor.DESCRIPTOR_BYTES * 8)
@@ -159,7 +160,8 @@ def _keyword(attribute: Attribute) -> str:
 
 
 def _kind(attribute: Attribute) -> str:
-    names = {"Int": "integer", "IntList": "list", "F32": "number", "Enum": "name", "Target": "label", "Reg": "register"}
+    names = {"Int": "integer", "IntList": "list", "F32": "number", "Enum": "name", "Target": "label", "Reg": "register",
+             "RankTable": "name"}  # fmt: skip
     return names.get(type(attribute).__name__, type(attribute).__name__.lower().replace("scalarvalue", "scalar"))
 
 

@@ -1,7 +1,11 @@
 """Ranks: the machines that run one program together, the groups that they form, and what a collective knows of them.
 
-A program that declares its world (`.world 4`) may have tables of groups and of pairs, and constants of which each rank
-holds a piece. One that does not runs on any number of ranks, and its collectives span all of them.
+All run the same program, each on memory of its own, and meet in collectives. A program that declares its world
+(`.world 4`) may have tables of groups and of pairs, and constants of which each rank holds a piece. One that does not
+runs on any number of ranks, and its collectives span all of them. In shapes, R is the number of ranks in the group.
+
+The semantics of a collective is that of one rank: each input arrives with a leading axis of all ranks of the group, in
+ascending order, and the attribute that names ranks as a Member.
 """
 
 from __future__ import annotations
