@@ -34,7 +34,8 @@ class Session(Protocol):
 
         `inputs` are arrays by tensor name (NumPy, CuPy, or anything with `__dlpack__`); `dims` are values of named
         dims, of which those that the inputs' shapes give may be left out. Raises InputError before the run, Trap
-        during it; after a Trap, state is as it was before the run.
+        during it; after a Trap, state is as it was before the run. On several ranks, arrays may have a leading axis of
+        all ranks, and results do (see `golden.lockstep`).
         """
         ...
 
