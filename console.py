@@ -60,13 +60,16 @@ class Driver(click.Group):
             ctx.exit(INTERRUPTED)
         except BrokenPipeError:
             _drop_what_cannot_be_printed()  # the reader of our output has seen enough (`dla dis x.dlab | head`)
+            _abort_others(ctx, InputError.exit_code)
             ctx.exit(0)
         except OSError as error:
             _report(ctx, InputError(f"{error.strerror or error}" + (f": '{error.filename}'" if error.filename else "")))
             _drop_what_cannot_be_printed()
+            _abort_others(ctx, InputError.exit_code)
             ctx.exit(InputError.exit_code)
         except MemoryError:
             _report(ctx, InputError("there is not enough memory for this", hint="lower the dims with --set"))
+            _abort_others(ctx, InputError.exit_code)
             ctx.exit(InputError.exit_code)
         except (click.ClickException, click.exceptions.Exit, click.Abort):
             raise

@@ -107,9 +107,14 @@ def _of_ranks(
     for spec in specs:
         name, equals, rest = spec.partition("=")
         file, hash_, key = (rest if equals else spec).partition("#")
-        if ranks == 1 or file == "-" or Path(file).exists() or not of_rank(Path(file), mine or 0).exists():
+        ranked = of_rank(Path(file), mine or 0)
+        if (ranks == 1 and mine is None) or file == "-" or not ranked.exists():
             yield spec, _select(spec, expected, what)
             continue
+        if Path(file).exists():
+            raise InputError(
+                f"both '{shown(file)}' and '{shown(str(ranked))}' are there", hint="remove one, or name the other"
+            )
         for rank in range(ranks) if mine is None else (mine,):
             one = f"{name}{equals}" * bool(equals) + f"{of_rank(Path(file), rank)}{hash_}{key}"
             suffix = f".rank{rank}" if mine is None else ""

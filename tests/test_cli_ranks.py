@@ -6,10 +6,14 @@ import json
 import re
 from pathlib import Path
 
+import click
 import numpy as np
 import pytest
+from click.testing import CliRunner
 from commandline import PROGRAMS, dla
 from safetensors.numpy import load_file, save_file
+
+from dla.console import Driver, abort_with
 
 SUM = """\
 .program sum
@@ -171,3 +175,32 @@ def test_other_commands_know_ranks() -> None:
         assert result.exit_code == 2, result.stderr
         assert "rank" in result.stderr
     assert dla("bench", "two.dla", "--random", "1", "--duration", "0.01").exit_code == 0
+
+
+def test_one_file_for_all_ranks_and_one_for_each_are_too_many() -> None:
+    """One of them may be left over from other runs, and nothing says which."""
+    np.save("apart.npy", X)
+    result = dla("run", "two.dla", "-i", "x=apart.npy")
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert "both 'apart.npy' and 'apart.rank0.npy' are there" in result.stderr
+
+
+@pytest.mark.parametrize(
+    "error", [MemoryError(), OSError("no"), BrokenPipeError(), RuntimeError(), KeyboardInterrupt()]
+)
+def test_whoever_fails_ends_those_who_wait_for_it(error: BaseException) -> None:
+    """Whatever it is."""
+    codes: list[int] = []
+
+    @click.group(cls=Driver)
+    def main() -> None:
+        """A command line."""
+
+    @main.command()
+    def go() -> None:
+        abort_with(codes.append)
+        raise error
+
+    CliRunner().invoke(main, ["go"])
+    assert len(codes) == 1
+    assert codes[0] != 0

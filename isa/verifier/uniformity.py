@@ -97,6 +97,9 @@ class _Analysis:
             for register in written(instruction):
                 bit = 1 << register.code
                 after = after | bit if depends or index in self.apart else after & ~bit
+            if instruction.row.mnemonic == "ENDLOOP" and index in self.apart:  # it counts, on those that get here
+                for register in written(self._program.instructions[instruction.attributes.get("begin", 0)]):
+                    after |= 1 << register.code
             for following in self._followers[index]:
                 changed |= _include(self._differs, following, after)
             if instruction.row.mnemonic == "RET":

@@ -28,6 +28,8 @@ main:
     COPY a, same
     COPY b, same
     COPY c, same
+    MOV s8, 0
+    MOV s9, 0
 """
 TENSORS = ("a", "b", "c", "kept")
 SOURCES = (*TENSORS, "x", "same")
@@ -52,7 +54,8 @@ class Writer:
         return HEAD + "".join(f"    {line}\n" for line in self._lines)
 
     def _scalar(self) -> str:
-        return self._rng.choice(["s0", "s1", "s2", "RANK", "WORLD", "1", "0"])
+        counters = ["s8", "s9"]
+        return self._rng.choice(["s0", "s1", "s2", *counters, "RANK", "WORLD", "1", "0"])
 
     def _element(self, name: str) -> str:
         if name == "cut":
@@ -96,7 +99,8 @@ class Writer:
     def _structure(self, depth: int, kind: str) -> None:
         pick, self._labels = self._rng.choice, self._labels + 1
         label = f"l{self._labels}"
-        condition = f"CMP.{pick(['lt', 'eq', 'ne'])} p0, {pick(['s0', 's1', 's2', 'RANK', 'WORLD'])}, {pick('0123')}"
+        register = pick(["s0", "s1", "s2", "s8", "s9", "RANK", "WORLD"])
+        condition = f"CMP.{pick(['lt', 'eq', 'ne'])} p0, {register}, {pick('0123')}"
         if kind in ("branch", "else"):
             self._lines += [condition, f"BR {label} {pick(['if', 'unless'])}=p0"]
             self._block(depth + 1, self._rng.randint(1, 2))
@@ -122,8 +126,8 @@ def test_accepted_programs_never_part_at_a_collective(seed: int) -> None:
     """Whatever ranks make of their data: one lockstep run each, where a mismatch is a trap "internal"."""
     counts = collections.Counter(became(f"{seed}/{number}") for number in range(600))
     assert counts.keys() <= {"V-RANKS", "ran", "loop"}
-    assert counts["V-RANKS"] > 100
-    assert counts["ran"] > 100
+    assert counts["V-RANKS"] > 60
+    assert counts["ran"] > 60
 
 
 def became(seed: str) -> str:

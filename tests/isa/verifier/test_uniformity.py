@@ -29,6 +29,22 @@ main:
 END = "\n    HALT\n"
 
 REFUSED = {
+    "the counter of a loop that ranks leave at different trips": """
+    LOOP s0, 4
+    CMP.eq p0, s0, RANK
+    BR out if=p0
+    ENDLOOP
+out:
+    LOOP s1, s0 max=4
+    ALLREDUCE.sum y, x
+    ENDLOOP""",
+    "a shape by such a counter": """
+    LOOP s0, 4
+    CMP.eq p0, s0, RANK
+    BR out if=p0
+    ENDLOOP
+out:
+    ALLREDUCE.sum wide[0:s0], wide[0:s0]""",
     "a branch on RANK": """
     CMP.eq p0, RANK, 0
     BR skip if=p0
