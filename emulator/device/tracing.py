@@ -1,8 +1,8 @@
 """What the traced build notes (kernel/trace.cuh), and how it becomes a Trace.
 
-Each role of a block notes the clock of its multiprocessor, which costs it a store that nobody waits for. These clocks
-start anywhere, and do not run alike: on an H200, those of two GPCs differ by up to 5 % in one launch. So each block
-notes its own and the one that all have, at its beginning and at its end, and what lies between is interpolated.
+Roles of a block look at the clock of its multiprocessor, and the signaller notes what they saw. These clocks start
+anywhere, and do not run alike: on an H200, those of two GPCs differ by up to 5 % in one launch. So each block notes
+its own and the one that all have, at its beginning and at its end, and what lies between is interpolated.
 """
 
 from __future__ import annotations
