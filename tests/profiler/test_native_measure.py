@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import threading
 import weakref
 from collections.abc import Sequence
 
@@ -14,7 +15,16 @@ from dla.profiler.profile import Native
 torch = pytest.importorskip("torch", reason="native kernels are PyTorch's")
 
 from dla.profiler.native import measure  # noqa: E402  # imports torch
-from dla.profiler.native.clock import FEWEST_MORE, LONG_SECONDS, MOST_MORE, Action, CpuClock, CudaClock, median  # noqa: E402
+from dla.profiler.native.clock import (  # noqa: E402
+    FEWEST_MORE,
+    LONG_SECONDS,
+    MOST_MORE,
+    PICKS,
+    Action,
+    CpuClock,
+    CudaClock,
+    median,
+)
 
 TEXT = """
 .program p
@@ -98,13 +108,28 @@ def test_a_short_kernel_is_timed_among_others() -> None:
     """Without launching a graph, and each call on operands of its own; a long one is one call."""
     clock = MadeUpGpu()
     assert clock.times(lambda: clock.make(2e-6), 0.1) == pytest.approx((2e-6, 1e-6))
-    assert len(clock.made) == 1 + MOST_MORE, "as many as take long enough, up to a limit"
+    assert len(clock.made) == PICKS * (1 + MOST_MORE), "as many as take long enough, up to a limit"
     clock = MadeUpGpu()
     assert clock.times(lambda: clock.make(LONG_SECONDS * 0.9), 0.1)[0] == pytest.approx(LONG_SECONDS * 0.9)
-    assert len(clock.made) == 1 + FEWEST_MORE
+    assert len(clock.made) == PICKS * (1 + FEWEST_MORE)
     clock = MadeUpGpu()
     assert clock.times(lambda: clock.make(2 * LONG_SECONDS), 0.1)[0] == pytest.approx(2 * LONG_SECONDS + 5e-6)
-    assert len(clock.made) == 1
+    assert len(clock.made) == PICKS
+
+
+def test_the_fastest_pick_counts() -> None:
+    """Each in a thread that has asked nothing before; and an error in one is the caller's."""
+    clock, threads = MadeUpGpu(), []
+
+    def make() -> Action:
+        if not threads or threads[-1] is not threading.current_thread():
+            threads.append(threading.current_thread())
+        return clock.make((3e-6, 2e-6, 4e-6)[len(threads) - 1])
+
+    assert clock.times(make, 0.1) == pytest.approx((2e-6, 1e-6))
+    assert len(set(threads)) == PICKS
+    with pytest.raises(RuntimeError, match="asks the host"):
+        clock.times(lambda: (_ for _ in ()).throw(RuntimeError("asks the host")), 0.1)
 
 
 @pytest.mark.gpu
