@@ -25,8 +25,9 @@ def conflicts(program: Program) -> list[Sequence[int]]:
     "Wait for j" means: for every execution of j that program order puts before. So j may come later in the program
     (in a loop around both), may be the instruction itself, and may be one that never runs before. Waiting is
     transitive: where i waits for j and j for k, i need not name k; inside straight-line code most such k are left
-    out. Programs in which loops and calls multiply into too many paths get a simpler answer, in which everything is
-    ordered.
+    out. A collective waits for those before it, whatever memory they use: ranks meet in each, so in another order on
+    one rank they would wait for each other, or take what is for another. Programs in which loops and calls multiply
+    into too many paths get a simpler answer, in which everything is ordered.
     """
     walk = _Walk(program)
     try:
@@ -40,6 +41,38 @@ class _TooManyPaths(Exception):
     pass
 
 
+class _Alive:
+    """What the next instructions may have to wait for: accesses to memory, and the last collectives."""
+
+    def __init__(self, program: Program, timelines: Timelines, collectives: frozenset[int] = frozenset()) -> None:
+        self._program = program
+        self._timelines = timelines
+        self._collectives = collectives
+
+    def __len__(self) -> int:
+        return len(self._timelines) + len(self._collectives)
+
+    def copy(self) -> _Alive:
+        """A snapshot."""
+        return _Alive(self._program, self._timelines.copy(), self._collectives)
+
+    def merge(self, other: _Alive) -> None:
+        """Make everything alive that is alive in either."""
+        self._timelines.merge(other._timelines)
+        self._collectives |= other._collectives
+
+    def visit(self, index: int) -> set[int]:
+        """Record instruction `index`; the instructions visited before that it must wait for."""
+        found = self._timelines.visit(index)
+        instruction = self._program.instructions[index]
+        if instruction.row.collective:
+            found |= self._collectives
+            # One that may have no work waits for nobody then: those before it are still to be waited for.
+            kept = self._collectives if _may_be_empty(instruction) else frozenset()
+            self._collectives = kept | {index}
+        return found
+
+
 class _Walk:
     """Visits instructions in the order of execution: loop bodies twice, callees at each call, branches both ways.
 
@@ -49,8 +82,8 @@ class _Walk:
     def __init__(self, program: Program) -> None:
         self.found: defaultdict[int, set[int]] = defaultdict(set)
         self._program = program
-        self._alive = Timelines(Accesses(program))
-        self._pending: defaultdict[int, list[Timelines]] = defaultdict(list)  # by the index where paths meet
+        self._alive = _Alive(program, Timelines(Accesses(program)))
+        self._pending: defaultdict[int, list[_Alive]] = defaultdict(list)  # by the index where paths meet
         self._budget = EFFORT * len(program.instructions) + _EFFORT_FREE
         calls = (i for i in program.instructions if i.row.mnemonic == "CALL")
         starts = sorted({0} | {i.attributes.get("target", 0) for i in calls})
@@ -87,10 +120,13 @@ class _Walk:
                 case "CALL":
                     self.function(attributes["target"])
                 case _ if instruction.row.operands:
-                    self.found[pc] |= self._alive.visit(pc)
+                    waits = self._alive.visit(pc)
+                    self.found[pc] |= waits
+                    if instruction.row.collective:
+                        self._spend(len(waits))  # where many may have no work, they are many
             pc += 1
 
-    def _snapshot(self) -> Timelines:
+    def _snapshot(self) -> _Alive:
         self._spend(len(self._alive))
         return self._alive.copy()
 
@@ -98,7 +134,7 @@ class _Walk:
         for other in self._pending.pop(pc, ()):
             self._merge(other)
 
-    def _merge(self, other: Timelines) -> None:
+    def _merge(self, other: _Alive) -> None:
         self._spend(len(other))
         self._alive.merge(other)
 

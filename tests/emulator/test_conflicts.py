@@ -244,3 +244,57 @@ main:
     HALT
 """)
     assert conflicts(program)[2] == waited
+
+
+RANKS = """
+.dim n s7 8
+.input x : f32[8]
+.output a : f32[8]
+.output b : f32[8]
+.output c : f32[8]
+main:
+{}
+    HALT
+"""
+
+
+def test_collectives_wait_for_each_other_in_order() -> None:
+    """They touch nothing of each other's, but the ranks meet in each; what is no collective waits for none."""
+    text = "    ALLREDUCE.sum a, x\n    FILL b, 1\n    BROADCAST c, x\n    ALLREDUCE.max b, x"
+    assert conflicts(dla.assemble(RANKS.format(text)))[:4] == [(), (), (0,), (1, 2)]
+
+
+def test_the_order_of_collectives_goes_through_one_that_may_have_nothing_to_do() -> None:
+    """Where n is 0, the second one is done before the first is."""
+    text = "    ALLREDUCE.sum a, x\n    ALLREDUCE.sum b[0:s7], x[0:s7]\n    ALLREDUCE.max c, x"
+    assert conflicts(dla.assemble(RANKS.format(text)))[:3] == [(), (0,), (0, 1)]
+
+
+def test_collectives_of_loops_branches_and_calls_are_ordered() -> None:
+    """A later trip waits for the one before; behind a branch, for either side; in a function, for who calls."""
+    text = """\
+    LOOP s0, 3
+    ALLREDUCE.sum a, x
+    ALLREDUCE.sum b, x
+    ENDLOOP
+    CMP.eq p0, s7, 8
+    BR skip if=p0
+    ALLREDUCE.sum c, x
+skip:
+    CALL more
+    HALT
+more:
+    ALLREDUCE.max c, x
+    RET"""
+    found = conflicts(dla.assemble(RANKS.format(text).replace("    RET\n    HALT", "    RET")))
+    assert [found[index] for index in (1, 2, 6, 9)] == [(2,), (1,), (2,), (2, 6)]
+
+
+def test_many_collectives_that_may_have_nothing_to_do_are_ordered_entirely() -> None:
+    """Naming all before each would take a square of them."""
+    count = 2000
+    text = "\n".join(["    ALLREDUCE.sum a[0:s7], x[0:s7]", "    ALLREDUCE.sum b[0:s7], x[0:s7]"] * (count // 2))
+    program = dla.assemble(RANKS.format(text))
+    found = conflicts(program)
+    assert all(index - 1 in found[index] for index in range(1, count))
+    assert len({id(waits) for waits in found}) < 5

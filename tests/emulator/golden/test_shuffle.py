@@ -5,9 +5,11 @@ from __future__ import annotations
 import random
 from collections.abc import Callable
 
+import numpy as np
 import pytest
 
 import dla
+from dla.emulator.api import Machine
 from dla.emulator.golden.execution import Executed, shuffled
 from dla.emulator.golden.machine import GoldenMachine
 from dla.isa.program import Program
@@ -97,3 +99,32 @@ def test_a_wrong_graph_would_be_noticed(overlapping_program: MakeProgram, monkey
         got = GoldenMachine(watch=False, shuffle=1).load(program).run({})["out"]
         differing += got.tobytes() != expected.tobytes()
     assert differing > 5
+
+
+def test_collectives_keep_their_order_on_every_rank() -> None:
+    """Each rank shuffles as its own order has it; in collectives they still meet."""
+    program = dla.assemble("""
+.world 3
+.input x : f32[4]
+.output a : f32[4]
+.output b : f32[4]
+.output c : f32[3, 4]
+.output d : f32[4]
+main:
+    CMP.eq p0, RANK, 1
+    ALLREDUCE.sum a, x
+    EW.add d, x, 1
+    ALLREDUCE.max b, x
+    ALLGATHER c, x
+    EW.add d, d, 1
+    HALT
+""")
+    x = np.arange(12, dtype=np.float32).reshape(3, 4)
+    expected = Machine("golden").run(program, {"x": x})
+    for seed in range(20):
+        trace: list[Executed] = []
+        got = Machine("golden", shuffle=seed, trace=trace.append).run(program, {"x": x})
+        assert all(got[name].tobytes() == expected[name].tobytes() for name in expected.outputs)
+        for rank in range(3):
+            order = [one.index for one in trace if one.rank == rank and one.index in (1, 3, 4)]
+            assert order == [1, 3, 4]
