@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property, lru_cache
 from typing import Any, ClassVar
 
 import numpy as np
@@ -35,6 +36,11 @@ class RankGroup:
 
     name: str
     ranks: tuple[tuple[int, ...], ...]
+
+    @cached_property
+    def sizes(self) -> frozenset[int]:
+        """How long its lists are."""
+        return frozenset(map(len, self.ranks))
 
 
 @dataclass(frozen=True)
@@ -113,7 +119,8 @@ GROUP = RankTable("group", 16, "the group over which it works; 0 is all ranks, e
 def group_problem(group: RankGroup, world: int) -> str | None:
     """Why `group` is no group of a world of so many ranks, or None."""
     lists = group.ranks
-    if sorted(rank for ranks in lists for rank in ranks) != list(range(world)):
+    # Counted first: what it costs to refuse a group is what the group lists, however large the world is.
+    if sum(map(len, lists)) != world or sorted(rank for ranks in lists for rank in ranks) != list(range(world)):
         return f"does not have each of the ranks 0 to {world - 1} exactly once"
     if any(not ranks or list(ranks) != sorted(ranks) for ranks in lists) or list(lists) != sorted(lists):
         return "has a list that is empty, or lists or ranks that do not ascend"
@@ -130,6 +137,7 @@ def pairs_problem(pairs: RankPairs, world: int) -> str | None:
     return None if senders == sorted(senders) else "has pairs that are not in order of their senders"
 
 
+@lru_cache(maxsize=4)  # asked for at each collective
 def everybody(world: int) -> tuple[tuple[int, ...], ...]:
     """All ranks as one group."""
     return (tuple(range(world)),)
@@ -138,6 +146,11 @@ def everybody(world: int) -> tuple[tuple[int, ...], ...]:
 def lists_of(groups: Sequence[RankGroup], group: int, world: int) -> tuple[tuple[int, ...], ...]:
     """The lists of ranks of the group that `group` (0, or index + 1) stands for."""
     return groups[group - 1].ranks if group else everybody(world)
+
+
+def sizes_of(groups: Sequence[RankGroup], group: int, world: int) -> frozenset[int]:
+    """How many ranks the lists have of the group that `group` (0, or index + 1) stands for."""
+    return groups[group - 1].sizes if group else frozenset((world,))
 
 
 def list_with(lists: Sequence[tuple[int, ...]], rank: int) -> tuple[int, ...]:

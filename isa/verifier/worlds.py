@@ -10,7 +10,7 @@ from dla.isa import shapes
 from dla.isa.descriptor import Dim, Segment
 from dla.isa.names import is_identifier, shown
 from dla.isa.program import Instruction, Program
-from dla.isa.ranks import COUNTED, MAX_WORLD, RankGroup, RankTable, Shard, group_problem, lists_of, pairs_problem
+from dla.isa.ranks import COUNTED, MAX_WORLD, RankGroup, RankTable, Shard, group_problem, pairs_problem, sizes_of
 from dla.isa.shapes import is_static
 from dla.isa.verifier.rules import Report
 
@@ -62,10 +62,10 @@ def _shard_problem(program: Program, shard: Shard, seen: set[str]) -> str | None
         return f"has no axis {shard.axis} to be cut along"
     if not 0 <= shard.group <= len(program.groups):
         return "is cut for a group that does not exist"
-    sizes = {len(ranks) for ranks in lists_of(program.groups, shard.group, program.world)}
+    sizes = sizes_of(program.groups, shard.group, program.world)
     if len(sizes) != 1:
         return "is cut for a group whose lists are not equally long"
-    nbytes = tensor.descriptor.elements * tensor.descriptor.dtype.itemsize * sizes.pop()
+    nbytes = tensor.descriptor.elements * tensor.descriptor.dtype.itemsize * min(sizes)
     if shard.data.dtype != np.uint8 or shard.data.shape != (nbytes,):
         return f"has {shard.data.nbytes} bytes, and its pieces have {nbytes} together"
     return None
@@ -82,7 +82,7 @@ def _problems(program: Program, instruction: Instruction) -> Iterator[tuple[str,
     if "group" not in instruction.row.all_attributes:
         return
     group = instruction.attributes.get("group", 0)
-    sizes = sorted({len(ranks) for ranks in lists_of(program.groups, group, program.world)})
+    sizes = sorted(sizes_of(program.groups, group, program.world))
     counted = _counted(instruction)
     if not program.world:
         hint = "say how many ranks the program is for, before anything else: .world 4"
