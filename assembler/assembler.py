@@ -64,6 +64,7 @@ OTHER_DIRECTIVES = {
     ".line": (("NUMBER",), ".line 10"),
 }
 """Directives that declare no tensor: the tokens that follow them, and an example."""
+_KINDS = {"NUMBER": "a number", "NAME": "a name", "STRING": "a quoted name of a file", "LIST": "a list of lists"}
 _FIRST_WORD = re.compile(r"\s*(\.?[A-Za-z_][A-Za-z0-9_.]*)")
 DIRECTIVES = (*(f".{s}" for s in SEGMENTS), *OTHER_DIRECTIVES)
 
@@ -216,8 +217,12 @@ class _Assembly:
                 raise problem(directive, f"{directive} declares a tensor", f"write {directive} name : f32[2, 3]")
             raise _unknown_directive(directive)
         expected, example = OTHER_DIRECTIVES[directive]
-        kinds = ("LIST" if isinstance(a, Literals) else "NAME" if a.type == "QUOTED" else a.type for a in arguments)
-        if tuple(kinds) != expected:
+        kinds = ["LIST" if isinstance(a, Literals) else "NAME" if a.type == "QUOTED" else a.type for a in arguments]
+        for argument, kind, needed in zip(arguments, kinds, expected, strict=False):
+            if kind != needed:
+                at = argument.at if isinstance(argument, Literals) else argument
+                raise problem(at, f"{directive} needs {_KINDS[needed]} here", f"write {example}")
+        if len(kinds) != len(expected):
             raise problem(directive, f"{directive} is not written like this", f"write {example}")
         getattr(self, f"_directive_{directive[1:]}")(place, *arguments)
 

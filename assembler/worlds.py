@@ -12,7 +12,7 @@ from dla.assembler.syntax import Cut, DeclarationStatement, Literals, integer, n
 from dla.assembler.views import Scope
 from dla.isa.descriptor import Descriptor, Segment
 from dla.isa.names import is_identifier
-from dla.isa.ranks import MAX_WORLD, RankGroup, RankPairs, Shard, group_problem, lists_of, pairs_problem
+from dla.isa.ranks import MAX_WORLD, RankGroup, RankPairs, Shard, group_problem, pairs_problem, sizes_of
 
 
 def declare_world(scope: Scope, ranks: Token) -> None:
@@ -75,6 +75,8 @@ def table_index(scope: Scope, table: str, name: Token) -> int:
     if name_of(name) not in names:
         what = "group" if table == "groups" else "pairs"
         hint = suggestion(name_of(name), names) or f"declare it: .{what} {name_of(name)} [[0, 1], [2, 3]]"
+        if not is_identifier(name_of(name)):
+            hint = "name a .group, or leave group= out for all ranks" if what == "group" else "name .pairs"
         raise problem(name, f"there is no .{what} {name_of(name)}", hint)
     return names.index(name_of(name)) + 1
 
@@ -90,7 +92,7 @@ def shard_of(scope: Scope, statement: DeclarationStatement, piece: Descriptor, f
     if not scope.world:
         raise problem(cut.at, "how many ranks there are is not known yet", "write `.world 4` above")
     axis, group = _arguments(scope, cut, piece.rank)
-    sizes = {len(ranks) for ranks in lists_of(tuple(scope.groups.values()), group, scope.world)}
+    sizes = sizes_of(tuple(scope.groups.values()), group, scope.world)
     if len(sizes) != 1:
         raise problem(cut.at, "a constant is cut into equal pieces, and the lists of this group are not equally long",
                       "cut it for a group of equal lists")  # fmt: skip
@@ -110,6 +112,9 @@ def _arguments(scope: Scope, cut: Cut, rank: int) -> tuple[int, int]:
             raise problem(keyword.name, "shard takes axis=, and group= where it is not all ranks", "write shard axis=0")
         given[name] = integer(value) if name == "axis" else table_index(scope, "groups", value)
     axis = given.get("axis")
+    if rank == 0:
+        raise problem(cut.at, "a scalar has no axis to be cut along",
+                      "give it the axis of ranks: f32[1] = [1, 2] shard axis=0, or leave shard out")  # fmt: skip
     if axis is None or not -rank <= axis < rank:
         raise problem(cut.at, f"shard needs an axis from {-rank} to {rank - 1}", "write shard axis=0")
     return axis % rank, given.get("group", 0)
