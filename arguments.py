@@ -168,9 +168,7 @@ def inputs_for(
     found: Source, specs: tuple[str, ...], seed: int | None, dims: Mapping[str, int], world: World | None = None
 ) -> dict[str, Array]:  # fmt: skip
     """The inputs that were given and, with a seed, made-up ones for the rest, others on each rank."""
-    from dla.emulator.random_inputs import random_inputs
-    from dla.emulator.ranks import tensor_of
-    from dla.emulator.result import joined
+    from dla.emulator.random_inputs import made_up, random_inputs
     from dla.emulator.tensorfiles import gather
     from dla.isa.descriptor import Segment
 
@@ -179,14 +177,9 @@ def inputs_for(
     given = gather(specs, expected, aliases=found.inputs, ranks=ranks, mine=mine)
     if seed is None:
         return given
-    if mine is not None:
-        return {**random_inputs(found.program, (seed, mine), dims), **given}
-    seeds = [seed] if ranks == 1 else [(seed, rank) for rank in range(ranks)]
-    made = [random_inputs(found.program, one, dims) for one in seeds]
-    known = {tensor_of(name, expected)[0] for name in given}
-    return {
-        name: array for name, array in (joined(made) if ranks > 1 else made[0]).items() if name not in known
-    } | given
+    if ranks == 1:
+        return random_inputs(found.program, seed, dims) | given
+    return made_up(found.program, given, seed, dims, ranks, mine) | given
 
 
 def state_for(program: Program, path: str | None) -> dict[str, Array]:
@@ -217,7 +210,8 @@ def machine_for(backend: str, **options: Any) -> dla.Machine:
         del given["ranks"]  # which every machine has
     golden_only = [name for name in ("trace", "shuffle", "ranks") if name in given]
     if golden_only and backend == "gpu":
-        raise InputError(f"--{golden_only[0]} needs the golden machine", hint="add --backend golden")
+        what = "running on several ranks" if golden_only[0] == "ranks" else f"--{golden_only[0]}"
+        raise InputError(f"{what} needs the golden machine", hint="add --backend golden")
     machine = dla.Machine("golden" if golden_only else backend)
     if machine.name == "golden":
         if "tune" in given:

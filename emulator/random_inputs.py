@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from functools import cache
 
 import numpy as np
 
+from dla.emulator.ranks import tensor_of
 from dla.isa.descriptor import Descriptor, Dynamic, Segment, bound_of
 from dla.isa.dtypes import Array, DType, convert
 from dla.isa.program import Program, Tensor
@@ -29,6 +31,34 @@ def random_inputs(
     sizes = {symbol.register: min(symbol.bound, LARGEST_DIM) for symbol in program.dims}
     sizes |= {symbol.register: dims[symbol.name] for symbol in program.dims if dims and symbol.name in dims}
     return {tensor.name: _draw(rng, program, tensor, sizes) for tensor in program.in_segment(Segment.INPUT)}
+
+
+def made_up(
+    program: Program, given: Collection[str], seed: int, dims: Mapping[str, int] | None, ranks: int,
+    mine: int | None = None,
+) -> dict[str, Array]:  # fmt: skip
+    """Random inputs for what is not `given`, on several `ranks`, others on each; with `mine`, for that rank.
+
+    `given` are names of tensors (`x`: for all ranks, or for this one), or of those of single ranks (`x.rank0`). What is
+    made up has a leading axis of ranks; for `mine` it has none; where other ranks' are given it is `x.rank1`, ... So
+    whatever a rank makes up is the same whether ranks are in one process or in many.
+    """
+    expected = [tensor.name for tensor in program.in_segment(Segment.INPUT)]
+    parts = {tensor_of(name, expected) for name in given}
+
+    @cache
+    def of(rank: int) -> dict[str, Array]:
+        return random_inputs(program, (seed, rank), dims)
+
+    found: dict[str, Array] = {}
+    for name in expected:
+        lacking = [rank for rank in range(ranks) if not parts & {(name, None), (name, rank)}]
+        if len(lacking) < ranks:
+            # Where a tensor has the name that a part would have, the part cannot be given: that is said later.
+            found |= {key: of(rank)[name] for rank in lacking if (key := f"{name}.rank{rank}") not in expected}
+        else:
+            found[name] = np.stack([of(rank)[name] for rank in lacking]) if mine is None else of(mine)[name]
+    return found
 
 
 def _draw(rng: np.random.Generator, program: Program, tensor: Tensor, sizes: Mapping[int, int]) -> Array:

@@ -6,7 +6,7 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from dla.emulator.binding import Bound, as_array, bind, suggest
-from dla.isa.descriptor import Segment
+from dla.isa.descriptor import Dynamic, Segment
 from dla.isa.errors import InputError
 from dla.isa.names import shown
 from dla.isa.program import Program
@@ -21,8 +21,26 @@ def world_of(program: Program, ranks: int | None) -> int:
         raise InputError(f"a world has 1 to {MAX_WORLD} ranks, not {shown(ranks)}")
     if program.world not in (0, ranks):
         raise InputError(f"the program is for {program.world} ranks, not for {ranks}",
-                         hint="leave the number out, or write another .world")  # fmt: skip
+                         hint=f"leave ranks out, or make it a program for {ranks}: .world {ranks}")  # fmt: skip
     return ranks
+
+
+def distinct_names(program: Program, ranks: int) -> None:
+    """Raise InputError where the output of one rank could be called as another tensor is.
+
+    An output whose size may differ from rank to rank is told as `y.rank0`, `y.rank1`, ...
+    """
+    named = {symbol.register for symbol in program.dims}  # the same on all ranks
+    uneven = {
+        tensor.name for tensor in program.in_segment(Segment.OUTPUT)
+        if any(isinstance(dim, Dynamic) and dim.register not in named for dim in tensor.descriptor.dims)
+    }  # fmt: skip
+    for name in program.by_name if ranks > 1 else ():
+        output, rank = tensor_of(name, ())
+        if output in uneven and rank is not None and rank < ranks:
+            raise InputError(f"output '{shown(output)}' may be of another size on each rank; that of rank {rank} is "
+                             f"then called '{shown(name)}', as another tensor is",
+                             hint="give one of them another name")  # fmt: skip
 
 
 def tensor_of(name: str, tensors: Collection[str]) -> tuple[str, int | None]:

@@ -79,7 +79,7 @@ def gather(
 
     With several `ranks` a tensor may have a leading axis of all ranks, or be called `NAME.rank0` and so on; and where
     FILE does not exist, there may be one for each rank, `x.rank0.npy` and so on: all are read, or that of rank `mine`.
-    Raises InputError.
+    Raises InputError, also where there are files for some ranks only.
     """
     found: dict[str, Array] = {}
     for spec, selected in _of_ranks(specs, tuple(expected), what, ranks, mine):
@@ -107,15 +107,25 @@ def _of_ranks(
     for spec in specs:
         name, equals, rest = spec.partition("=")
         file, hash_, key = (rest if equals else spec).partition("#")
-        ranked = of_rank(Path(file), mine or 0)
-        if (ranks == 1 and mine is None) or file == "-" or not ranked.exists():
+        wanted = range(ranks) if mine is None else (mine,)
+        parts = [of_rank(Path(file), rank) for rank in wanted]
+        there = None if (ranks == 1 and mine is None) or file == "-" else next(filter(Path.exists, parts), None)
+        if there is None and (ranks == 1 or file == "-" or Path(file).exists()):
             yield spec, _select(spec, expected, what)
             continue
-        if Path(file).exists():
+        if there is not None and Path(file).exists():
             raise InputError(
-                f"both '{shown(file)}' and '{shown(str(ranked))}' are there", hint="remove one, or name the other"
+                f"both '{shown(file)}' and '{shown(str(there))}' are there", hint="remove one, or name the other"
             )
-        for rank in range(ranks) if mine is None else (mine,):
+        missing = next((part for part in parts if not part.exists()), None)
+        if missing is not None:
+            raise InputError(
+                f"there is no file '{shown(file)}', nor '{shown(str(missing))}'",
+                hint="a tensor comes in one file for all ranks, or in one for each: "
+                + ", ".join(str(of_rank(Path(file), rank).name) for rank in range(min(ranks, 2)))
+                + ", ..." * (ranks > 2),
+            )
+        for rank in wanted:
             one = f"{name}{equals}" * bool(equals) + f"{of_rank(Path(file), rank)}{hash_}{key}"
             suffix = f".rank{rank}" if mine is None else ""
             yield one, [(given + suffix, stored) for given, stored in _select(one, expected, what)]
@@ -297,6 +307,12 @@ def save(places: Sequence[Destination], tensors: Mapping[str, Array], mine: int 
     if mine is not None:
         places = [(of_rank(path, mine), names) for path, names in places]
     places = [one for place in places for one in _divided(place, tensors)]
+    seen: set[Path] = set()
+    for path, _ in places:
+        if path in seen:
+            raise InputError(f"'{path}' would be written twice: it is the file of one rank, and named besides",
+                             hint="choose names of files without .rank0, .rank1, ...")  # fmt: skip
+        seen.add(path)
     with replacing(*(path for path, _ in places)) as files:
         for (path, names), file in zip(places, files, strict=True):
             _write(path.suffix, {name: tensors[name] for name in names}, file)

@@ -122,7 +122,26 @@ def test_an_error_of_one_process_does_not_leave_the_others_waiting() -> None:
     """A file that one rank lacks ends all."""
     done = mpirun(3, "run", "sum.dla", "-i", "x=apart.npy")
     assert done.returncode != 0
-    assert "cannot read 'apart.npy'" in done.stderr
+    assert "there is no file 'apart.npy', nor 'apart.rank2.npy'" in done.stderr
+
+
+@pytest.mark.parametrize("given", [{"x": X}, {"x.rank0": X[0], "x.rank1": X[1]}, {"x.rank1": X[1]}])
+def test_only_what_is_not_given_is_made_up(given: dict[str, np.ndarray]) -> None:
+    """Each process decides as one process of all ranks does."""
+    np.savez("given.npz", **given)
+    args = ("run", "two.dla", "-i", "given.npz", "--random", "5", "--set", "n=3")
+    done = mpirun(2, *args, "-o", "y.npy")
+    assert done.returncode == 0, done.stderr
+    code = "from dla.cli import main; main()"
+    subprocess.run([sys.executable, "-c", code, *args, "-o", "all.npy"], check=True, capture_output=True)
+    for rank, expected in enumerate(np.load("all.npy")):
+        assert np.load(f"y.rank{rank}.npy").tobytes() == expected.tobytes()
+
+
+def test_one_process_runs_all_ranks() -> None:
+    """What a launcher starts alone is no world of processes."""
+    assert mpirun(1, "run", "two.dla", "-i", "both.npy", "-o", "y.npy").returncode == 0
+    np.testing.assert_array_equal(np.load("y.npy"), [X.sum(axis=0)] * 2)
 
 
 def test_the_number_of_processes_is_that_of_the_program() -> None:

@@ -13,7 +13,9 @@ from click.testing import CliRunner
 from commandline import PROGRAMS, dla
 from safetensors.numpy import load_file, save_file
 
+from dla import load
 from dla.console import Driver, abort_with
+from dla.emulator.random_inputs import random_inputs
 
 SUM = """\
 .program sum
@@ -124,7 +126,7 @@ def test_several_ranks_need_the_golden_machine() -> None:
     """Auto takes it; gpu is refused, and not replaced."""
     refused = dla("run", "two.dla", "-i", "both.npy", "--backend", "gpu")
     assert (refused.exit_code, refused.stdout) == (2, "")
-    assert "--ranks needs the golden machine" in refused.stderr
+    assert "running on several ranks needs the golden machine" in refused.stderr  # nobody typed --ranks
 
 
 def test_a_trap_names_its_rank() -> None:
@@ -138,11 +140,41 @@ def test_a_trap_names_its_rank() -> None:
     assert not Path("y.npy").exists()
 
 
-def test_a_missing_file_of_a_rank_is_named() -> None:
-    """There is one for rank 0, so there should be one for each."""
-    result = dla("run", "sum.dla", "--ranks", "3", "-i", "x=apart.npy")
+@pytest.mark.parametrize(
+    ("given", "missing"),
+    [("apart.npy", "apart.rank2.npy"), ("late.npy", "late.rank0.npy"), ("none.npy", "none.rank0.npy")],
+)
+def test_a_missing_file_of_a_rank_is_named(given: str, missing: str) -> None:
+    """Whichever it is, and with what would do."""
+    np.save("late.rank1.npy", X[1])
+    result = dla("run", "sum.dla", "--ranks", "3", "-i", f"x={given}")
     assert result.exit_code == 2
-    assert "apart.rank2.npy" in result.stderr
+    assert f"there is no file '{given}', nor '{missing}'" in result.stderr
+    assert "one file for all ranks, or in one for each" in result.stderr
+
+
+def test_only_what_is_not_given_is_made_up() -> None:
+    """By rank, too: rank 1's x is random, rank 0's is the file's."""
+    np.savez("first.npz", **{"x.rank0": X[0]})
+    args = ("run", "two.dla", "--set", "n=3", "--random", "1")
+    alone, mixed = dla(*args, "-o", "alone.npy"), dla(*args, "-i", "first.npz", "-o", "mixed.npy")
+    assert (alone.exit_code, mixed.exit_code) == (0, 0), mixed.stderr
+    made = random_inputs(load("two.dla"), (1, 1), {"n": 3})["x"]
+    np.testing.assert_array_equal(np.load("mixed.npy"), [X[0] + made] * 2)
+
+
+def test_outputs_of_ranks_are_not_called_as_others_are(tmp_path: Path) -> None:
+    """Names in a result, and files: nothing is overwritten."""
+    text = UNEVEN.replace("main:", ".output `y.rank1` : i32[]\nmain:\n    FILL `y.rank1`, 7")
+    Path("alike.dla").write_text(text)
+    result = dla("run", "alike.dla")
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert "that of rank 1 is then called 'y.rank1', as another tensor is" in result.stderr
+    Path("files.dla").write_text(UNEVEN.replace("main:", ".output z : i32[]\nmain:\n    FILL z, 7"))
+    result = dla("run", "files.dla", "-o", "y=out.npy", "-o", "z=out.rank0.npy")
+    assert result.exit_code == 2
+    assert "'out.rank0.npy' would be written twice" in result.stderr
+    assert not list(tmp_path.glob("out*"))
 
 
 def test_the_example_of_the_manual() -> None:

@@ -14,7 +14,7 @@ from typing import Any, Protocol
 from dla.emulator.binding import bind
 from dla.emulator.golden.execution import Brought, Execution
 from dla.emulator.golden.session import GoldenSession, enough_memory
-from dla.emulator.ranks import split, unequal_dims
+from dla.emulator.ranks import split, unequal_dims, world_of
 from dla.emulator.result import Result
 from dla.isa.descriptor import Segment
 from dla.isa.dtypes import Array
@@ -163,7 +163,8 @@ def _message(fact: Mapping[str, Any], error: DlaError | None) -> bytes:
 
 def world_matches(program: Program, ranks: int | None, peers: Peers) -> None:
     """Raise InputError unless `program`, and who asks for `ranks` ranks, agree with how many processes there are."""
-    wanted = program.world or ranks or peers.world
-    if wanted != peers.world or (ranks or wanted) != wanted:
-        raise InputError(f"{peers.world} processes were started, and {ranks or wanted} ranks are asked for",
-                         hint=f"start as many: mpirun -n {wanted} dla run ...")  # fmt: skip
+    wanted = world_of(program, ranks)  # which has compared these two
+    if (program.world or ranks) and wanted != peers.world:
+        who = f"the program is for {wanted} ranks" if program.world else f"{wanted} ranks are asked for"
+        started = "1 process was started" if peers.world == 1 else f"{peers.world} processes were started"
+        raise InputError(f"{who}, and {started}", hint=f"start as many: mpirun -n {wanted} dla run ...")

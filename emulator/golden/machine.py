@@ -11,7 +11,7 @@ from dla.emulator.golden.distributed import DistributedSession, world_matches
 from dla.emulator.golden.execution import Executed, Perturb
 from dla.emulator.golden.lockstep import RankedSession
 from dla.emulator.golden.session import GoldenSession
-from dla.emulator.ranks import world_of
+from dla.emulator.ranks import distinct_names, world_of
 from dla.isa.errors import InputError
 from dla.isa.program import Program
 
@@ -45,7 +45,7 @@ class GoldenMachine:
         """Make `program` ready to run.
 
         Raises InputError or ContainerError where external weights do not fit, InputError where it is for another
-        number of ranks, BackendError where MPI is asked for and absent.
+        number of ranks, or outputs of ranks would be called alike, BackendError where MPI is asked for and absent.
         """
         if self.ranks == "mpi":
             peers = mpi.peers()
@@ -54,5 +54,6 @@ class GoldenMachine:
         ranks = world_of(program, self.ranks)
         if ranks > MOST_RANKS:
             raise InputError(f"the golden machine runs at most {MOST_RANKS} ranks, and these are {ranks}")
+        distinct_names(program, ranks)
         sessions = tuple(GoldenSession(self, program, rank, ranks) for rank in range(ranks))
         return sessions[0] if ranks == 1 else RankedSession(sessions)

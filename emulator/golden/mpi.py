@@ -13,13 +13,28 @@ from dla.emulator.golden.distributed import MESSAGE_BYTES, Peers
 from dla.isa.dtypes import Array
 from dla.isa.errors import BackendError
 
-_LAUNCHERS = ("PMI_RANK", "PMIX_RANK", "OMPI_COMM_WORLD_RANK")
-"""Variables that MPICH's, Open MPI's and other launchers give to the processes that they start."""
+_RANKS = ("PMI_RANK", "PMIX_RANK", "OMPI_COMM_WORLD_RANK")
+"""Variables that MPICH's, Open MPI's and other launchers give to the processes that they start: which one it is."""
+_SIZES = ("PMI_SIZE", "OMPI_COMM_WORLD_SIZE", "SLURM_STEP_NUM_TASKS")
+"""How many there are, if the launcher says so (PMIx does not)."""
 
 
 def started() -> bool:
-    """Whether an MPI launcher started this process."""
-    return any(name in os.environ for name in _LAUNCHERS)
+    """Whether an MPI launcher started this process, and others with it.
+
+    One process alone is no world of processes: a step of a Slurm job has these variables, too, whatever it runs. Where
+    nothing says how many there are, MPI has to be asked; without MPI, the first process takes itself for the only one,
+    and any other one knows better.
+    """
+    if not any(name in os.environ for name in _RANKS):
+        return False
+    sizes = [os.environ[name] for name in _SIZES if name in os.environ]
+    if sizes:
+        return any(size != "1" for size in sizes)
+    try:
+        return peers().world > 1
+    except BackendError:
+        return any(os.environ.get(name, "0") != "0" for name in _RANKS)
 
 
 @cache
@@ -30,7 +45,7 @@ def peers() -> Peers:
     except (ImportError, RuntimeError) as error:
         reason = str(error).strip().partition("\n")[0] or "it cannot be imported"
         raise BackendError(
-            f"ranks in processes need MPI: {reason}", hint="pip install 'dla[mpi]', and an MPI"
+            f"ranks in processes need MPI: {reason}", hint="pip install 'dla[mpi]' mpich, or with another MPI"
         ) from None
     return MpiPeers(MPI)
 

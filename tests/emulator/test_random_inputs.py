@@ -9,7 +9,7 @@ import pytest
 
 from dla.assembler import assemble, assemble_file
 from dla.emulator.api import Machine
-from dla.emulator.random_inputs import LARGEST_DIM, random_inputs
+from dla.emulator.random_inputs import LARGEST_DIM, made_up, random_inputs
 
 PROGRAMS = sorted((Path(__file__).parents[2] / "programs").glob("*.dla"))
 TYPES = ["f32", "f16", "bf16", "i8", "u8", "i32", "i64", "bool"]
@@ -79,3 +79,20 @@ main:
     HALT
 """)
     assert random_inputs(program, 0)["x"].max() == largest
+
+
+def test_each_rank_makes_up_what_it_lacks_wherever_it_runs() -> None:
+    """In one process or as one of many: the same numbers, and none for what is given for all, or for a rank."""
+    program = assemble(".world 3\n.input x : f32[2]\n.input z : f32[2]\n.output y : f32[2]\nmain:\n"
+                       "    EW.add y, x, z\n    HALT\n")  # fmt: skip
+    own = [random_inputs(program, (1, rank)) for rank in range(3)]
+    together = made_up(program, {"x.rank1"}, 1, None, 3)
+    assert sorted(together) == ["x.rank0", "x.rank2", "z"]
+    np.testing.assert_array_equal(together["x.rank2"], own[2]["x"])
+    np.testing.assert_array_equal(together["z"], [one["z"] for one in own])
+    apart = made_up(program, {"x.rank1"}, 1, None, 3, mine=2)
+    assert sorted(apart) == ["x.rank0", "x.rank2", "z"]
+    np.testing.assert_array_equal(apart["x.rank0"], own[0]["x"])
+    np.testing.assert_array_equal(apart["z"], own[2]["z"])
+    assert sorted(made_up(program, {"x"}, 1, None, 3, mine=1)) == ["z"]
+    assert made_up(program, {"x", "z"}, 1, None, 3) == {}

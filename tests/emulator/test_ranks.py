@@ -10,7 +10,7 @@ import pytest
 from dla.assembler import assemble
 from dla.emulator.api import Machine
 from dla.emulator.compare import compare
-from dla.emulator.ranks import bind_ranks, split, tensor_of, world_of
+from dla.emulator.ranks import bind_ranks, distinct_names, split, tensor_of, world_of
 from dla.isa.descriptor import Segment
 from dla.isa.errors import InputError
 
@@ -124,3 +124,24 @@ def test_what_works_on_one_rank_only_says_so() -> None:
     result = Machine("golden").run(PROGRAM, {"x": X, "x.rank7": ONE})
     with pytest.raises(InputError, match="machines are compared on one rank"):
         compare(PROGRAM, {"x": X}, result)
+
+
+def test_uneven_outputs_are_not_called_as_other_tensors() -> None:
+    """Said before the run, and only where a collision can be: on that many ranks, and where sizes may differ."""
+    text = """
+.world 2
+.output y : f32[{size} <= 4]
+.{segment} `y.rank{rank}` : f32[1]
+main:
+    FILL `y.rank{rank}`, 2
+    ALU.add s0, RANK, 1
+    FILL y, 1
+    HALT
+"""
+    for segment in ("output", "state"):
+        program = assemble(text.format(size="s0", segment=segment, rank=1))
+        with pytest.raises(InputError, match=r"that of rank 1 is then called 'y\.rank1', as another tensor is"):
+            Machine("golden").load(program)
+        distinct_names(program, 1)
+    for size, rank in (("s0", 2), ("n", 1)):
+        distinct_names(assemble(text.format(size=size, segment="output", rank=rank)), 2)

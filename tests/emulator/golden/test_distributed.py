@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -226,15 +227,21 @@ def test_as_many_processes_as_ranks() -> None:
     any_world, for_two = assemble(TRAPPING), assemble(".world 2\n" + TRAPPING)
     world_matches(any_world, None, _Four())  # type: ignore[arg-type]
     world_matches(any_world, 4, _Four())  # type: ignore[arg-type]
-    for program, ranks, text in ((for_two, None, "-n 2"), (any_world, 3, "-n 3"), (for_two, 4, "-n 2")):
-        with pytest.raises(InputError, match="4 processes were started") as caught:
+    for program, ranks, text, hint in (
+        (for_two, None, "the program is for 2 ranks, and 4 processes were started", "mpirun -n 2"),
+        (for_two, 2, "the program is for 2 ranks, and 4 processes were started", "mpirun -n 2"),
+        (any_world, 3, "3 ranks are asked for, and 4 processes were started", "mpirun -n 3"),
+        (for_two, 4, "the program is for 2 ranks, not for 4", "leave ranks out"),
+    ):
+        with pytest.raises(InputError) as caught:
             world_matches(program, ranks, _Four())  # type: ignore[arg-type]
-        assert text in str(caught.value.hint)
+        assert caught.value.message == text
+        assert hint in str(caught.value.hint)
 
 
 def test_mpi_that_is_not_there_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
     """As a missing backend, with how to get it."""
-    monkeypatch.setitem(__import__("sys").modules, "mpi4py", None)
+    monkeypatch.setitem(sys.modules, "mpi4py", None)
     mpi.peers.cache_clear()
     with pytest.raises(BackendError, match="ranks in processes need MPI"):
         Machine("golden", ranks="mpi").load(assemble(TRAPPING))
@@ -242,8 +249,37 @@ def test_mpi_that_is_not_there_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_launchers_are_known_by_what_they_set(monkeypatch: pytest.MonkeyPatch) -> None:
     """MPICH's and Open MPI's."""
-    for name in ("PMI_RANK", "PMIX_RANK", "OMPI_COMM_WORLD_RANK"):
-        monkeypatch.delenv(name, raising=False)
+    forget_launchers(monkeypatch)
     assert not mpi.started()
     monkeypatch.setenv("OMPI_COMM_WORLD_RANK", "0")
+    monkeypatch.setenv("OMPI_COMM_WORLD_SIZE", "2")
     assert mpi.started()
+
+
+@pytest.mark.parametrize(
+    ("variables", "expected"),
+    [
+        ({"PMI_RANK": "0", "PMI_SIZE": "1"}, False),
+        ({"PMI_RANK": "0", "PMI_SIZE": "2"}, True),
+        ({"PMIX_RANK": "0", "SLURM_STEP_NUM_TASKS": "1"}, False),
+        ({"PMIX_RANK": "0", "SLURM_STEP_NUM_TASKS": "8"}, True),
+        ({"PMIX_RANK": "0"}, False),
+        ({"PMIX_RANK": "1"}, True),
+    ],
+)
+def test_one_process_alone_needs_no_mpi(
+    variables: dict[str, str], expected: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Only where there are several is mpi4py missed: a step of a Slurm job sets these variables for every program."""
+    forget_launchers(monkeypatch)
+    monkeypatch.setitem(sys.modules, "mpi4py", None)
+    mpi.peers.cache_clear()
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    assert mpi.started() is expected
+
+
+def forget_launchers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As if no launcher had started this process."""
+    for name in (*mpi._RANKS, *mpi._SIZES):
+        monkeypatch.delenv(name, raising=False)
