@@ -238,6 +238,7 @@ def test_writing_tokens(monkeypatch):
 
 
 @pytest.mark.gpu
+@pytest.mark.hopper
 def test_writing_tokens_on_a_gpu(monkeypatch):
     """The same on hardware."""
     check_writer(monkeypatch, DeviceMachine().load, (64, 1, 2, 3, 33, 64), 90)

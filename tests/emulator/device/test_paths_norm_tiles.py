@@ -145,7 +145,10 @@ SMALL_SHAPES = ((128, 1152, 768), (128, 1536, 384), (300, 512, 448), (65, 72, 19
 FEW_BLOCKS_SMALL_SHAPES = ((128, 64, 768), (40, 128, 704), (30, 200, 384), (64, 72, 192), (120, 64, 64))
 SMALL_SHAPES_AND_MACHINES = pytest.mark.parametrize(
     ("shape", "on_gpu"),
-    [pytest.param(given, True, marks=pytest.mark.gpu, id=f"gpu-{given}") for given in SMALL_SHAPES]
+    [
+        pytest.param(given, True, marks=(pytest.mark.gpu, pytest.mark.hopper), id=f"gpu-{given}")
+        for given in SMALL_SHAPES
+    ]
     + [
         pytest.param(given, False, marks=cpu_machine.needs_compiler, id=f"cpu-{given}")
         for given in FEW_BLOCKS_SMALL_SHAPES
