@@ -11,7 +11,7 @@ import numpy as np
 
 from dla.emulator.binding import bind
 from dla.isa.program import Program
-from dla.profiler.stand import Stand
+from dla.profiler.stand import Stand, Timer
 from dla.profiler.texts import duration, machine, printable
 
 PERCENTILES = (50, 90, 95, 99)
@@ -54,16 +54,21 @@ def bench(
 ) -> Bench:  # fmt: skip
     """Run `program` within `limits`, from the same state each time. Raises the Trap of a run."""
     sizes = bind(program, inputs, dims).dims
-    timer = stand.timer(program, inputs, sizes, state, cold=cold)
+    taken, warmups = latencies(stand.timer(program, inputs, sizes, state, cold=cold), limits)
+    return Bench(program.name, stand.name, stand.device(), sizes, cold, taken, warmups)
+
+
+def latencies(timer: Timer, limits: Limits) -> tuple[tuple[float, ...], int]:
+    """Seconds of each run within `limits`; and how many runs were to warm up."""
     until, warmups = time.perf_counter() + limits.warmup, 0
     while not warmups or time.perf_counter() < until:
         timer()
         warmups += 1
-    latencies: list[float] = []
+    taken: list[float] = []
     until = time.perf_counter() + limits.duration
-    while len(latencies) < limits.iterations or time.perf_counter() < until:
-        latencies.append(max(timer(), 1e-9))
-    return Bench(program.name, stand.name, stand.device(), sizes, cold, tuple(latencies), warmups)
+    while len(taken) < limits.iterations or time.perf_counter() < until:
+        taken.append(max(timer(), 1e-9))
+    return tuple(taken), warmups
 
 
 def facts(found: Bench) -> dict[str, Any]:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
+import math
 import statistics
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -11,8 +14,9 @@ from dla.assembler import assemble
 from dla.emulator.backend import TracedSession
 from dla.emulator.binding import bind
 from dla.emulator.trace import Trace
-from dla.isa.errors import BackendError, Trap
+from dla.isa.errors import BackendError, InputError, Trap
 from dla.isa.program import Program
+from dla.profiler.bench import Limits, latencies
 from dla.profiler.critical import critical_path
 from dla.profiler.figures import NANOSECOND, at_run, figures
 from dla.profiler.profile import Native, Profile, Whole
@@ -20,8 +24,10 @@ from dla.profiler.stand import Stand, stand_for
 
 REPEAT = 20
 """Runs that are not traced, where nothing else is said."""
-TRACED = 3
-"""Runs that are traced; the first one does whatever is done only once."""
+TRACED, FEWEST, PATIENCE = 20, 3, 2.0
+"""Runs that are traced, at most, and at least once so many seconds are over."""
+CLOSE = 0.005
+"""How far a traced run may be from those that are not to be the last one."""
 EMPTY = assemble(".program empty\nmain:\n    HALT\n")
 
 Progress = Callable[[str], None]
@@ -49,25 +55,30 @@ def measured(
     state: Mapping[str, Any] | None = None, *, repeat: int = REPEAT, progress: Progress = _silent,
 ) -> tuple[Profile, Trap | None]:  # fmt: skip
     """What `profile` does, on `stand`; and the trap that the run ended in."""
-    sizes = bind(program, inputs, dims).dims
+    if program.world > 1:
+        raise InputError(f"this program runs on {program.world} ranks, and only one can be profiled",
+                         hint="`dla run --trace` prints what each rank executes")  # fmt: skip
+    sizes, start = bind(program, inputs, dims).dims, state or {}
+    progress(f"{repeat} runs that are not traced")
+    overhead = statistics.median(times(stand, EMPTY, {}, {}, {}, repeat))
+    launch = max(0.0, overhead - _traced(stand.traced(EMPTY), {}, {}, {}, 0.0)[0].end * NANOSECOND)
+    runs: tuple[float, ...] = ()
+    with contextlib.suppress(Trap):  # the traced run tells of it
+        runs = times(stand, program, inputs, sizes, start, repeat)
     progress("traced runs")
     session = stand.traced(program)
-    ways = stand.ways(session)
-    trace, trap = _traced(session, inputs, dims, state or {})
-    del session  # the one that is timed may need its memory
-    traced = trace.end * NANOSECOND
-    runs: tuple[float, ...] = ()
-    if trap is None:
-        progress(f"{repeat} runs that are not traced")
-        runs = times(stand, program, inputs, sizes, state or {}, repeat)
-    progress("what the hardware can do")
-    ceilings, overhead = stand.ceilings(), statistics.median(times(stand, EMPTY, {}, {}, {}, repeat))
-    nothing = _traced(stand.traced(EMPTY), {}, {}, {})[0].end * NANOSECOND
+    trace, trap = _traced(session, inputs, dims, start, statistics.median(runs) - launch if runs else 0.0)
+    traced, ways = trace.end * NANOSECOND, stand.ways(session)
+    del session  # what comes next may need its memory
+    if trap is not None:
+        runs = ()
+    progress("what the hardware can do")  # last: an allocator that had large arrays is faster from then on
+    ceilings = stand.ceilings()
     critical = critical_path(program, trace)
     found = Profile(
         program=program, machine=stand.name, device=stand.device(), dims=sizes,
         wall=statistics.median(runs) if runs else traced, traced=traced, runs=runs, overhead=overhead,
-        launch=max(0.0, overhead - nothing),
+        launch=launch,
         figures=figures(program, trace, critical, ceilings, sizes, ways), critical=critical,
         ceilings=ceilings, trace=trace, segments={s.text: size for s, size in program.segment_bytes.items()},
         trap=None if trap is None else str(trap),
@@ -76,19 +87,27 @@ def measured(
 
 
 def _traced(
-    session: TracedSession, inputs: Mapping[str, Any], dims: Mapping[str, int] | None, state: Mapping[str, Any]
-) -> tuple[Trace, Trap | None]:
-    """The fastest of several runs, as the least disturbed one; or what ran before a trap, and the trap."""
+    session: TracedSession, inputs: Mapping[str, Any], dims: Mapping[str, int] | None, state: Mapping[str, Any],
+    usual: float,
+) -> tuple[Trace, Trap | None]:  # fmt: skip
+    """Of several runs, the one that took most nearly the `usual` seconds; or what ran before a trap, and the trap.
+
+    The first runs touch memory that no run touched before, and any may be disturbed.
+    """
     start = {**session.state, **state}
-    fastest: Trace | None = None
-    for _ in range(TRACED):
+    nearest, least, until = None, math.inf, time.perf_counter() + PATIENCE
+    for tried in range(1, TRACED + 1):
         session.set_state(start)
         result, trace = session.trace(inputs, dims)
         if isinstance(result, Trap):
             return trace, result
-        fastest = trace if fastest is None or trace.end < fastest.end else fastest
-    assert fastest is not None, "there is a run at least"
-    return fastest, None
+        off = abs(trace.end * NANOSECOND - usual)
+        if off < least:
+            nearest, least = trace, off
+        if least <= CLOSE * usual or (tried >= FEWEST and time.perf_counter() > until):
+            break
+    assert nearest is not None, "there is a run at least"
+    return nearest, None
 
 
 def times(
@@ -96,9 +115,7 @@ def times(
     repeat: int,
 ) -> tuple[float, ...]:  # fmt: skip
     """Seconds of `repeat` runs with cold caches, after one that nobody times."""
-    timer = stand.timer(program, inputs, dims, state, cold=True)
-    timer()
-    return tuple(timer() for _ in range(repeat))
+    return latencies(stand.timer(program, inputs, dims, state, cold=True), Limits(0.0, 0.0, repeat))[0]
 
 
 def with_natives(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -11,10 +12,11 @@ import pytest
 
 import dla
 from dla.isa.errors import BackendError, InputError
+from dla.isa.program import Program
 from dla.profiler import run
 from dla.profiler.figures import outside
 from dla.profiler.profile import Ceilings, Profile
-from dla.profiler.stand import GoldenStand
+from dla.profiler.stand import GoldenStand, Timer
 
 TEXT = """
 .program p
@@ -72,6 +74,31 @@ def test_a_program_with_loops_and_state_is_profiled() -> None:
     assert found.roof > softmax.roof > 0
     assert found.segments["input"] == 64 * 32 * 4
     assert {"name", "python", "numpy"} <= found.device.keys()
+
+
+class SettlingStand(QuickStand):
+    """Runs take a millisecond; those that are traced find caches that fill one after the other."""
+
+    def timer(self, program: Program, *given: Any, **options: Any) -> Timer:
+        return lambda: 1e-6 if program.name == "empty" else 1e-3
+
+    def traced(self, program: Program) -> Any:
+        session: Any = super().traced(program)
+        trace, ends = session.trace, iter([9e6, 5e6, 2e6, 7e5, 1.2e6, 1.001e6, 4e6])
+
+        def traced(*given: Any) -> tuple[Any, Any]:
+            result, found = trace(*given)
+            return result, replace(found, end=int(next(ends))) if program.name != "empty" else found
+
+        session.trace = traced
+        return session
+
+
+def test_the_trace_is_of_a_run_that_takes_what_runs_take() -> None:
+    """What is attributed is what a run takes: tracing goes on until it is so."""
+    found = run.measured(SettlingStand(), dla.assemble(TRAPPING.replace("p0, 0", "p0, 1")), {"x": np.zeros(4, "f4")})[0]
+    assert (found.wall, found.traced) == (1e-3, pytest.approx(1.001e-3))
+    assert sum(f.time for f in found.figures) + outside(found.critical) + found.launch == pytest.approx(1e-3, rel=0.03)
 
 
 def test_what_is_never_executed_has_no_calls() -> None:
