@@ -38,6 +38,8 @@ def points(shown: Sequence[Measured]) -> list[dict[str, Any]]:
             "flops_rate": m.flops_rate,
             "bytes_rate": m.bytes_rate,
             "of_roof": m.of_roof,
+            "intensity": m.intensity,
+            "utilisation": m.utilisation,
             "native": None if m.figures.native is None else {
                 "kernel": printable(m.figures.native.kernel),
                 "cold": m.figures.native.cold * 1e6,

@@ -7,7 +7,7 @@ from typing import Any
 from dla.isa import cost
 from dla.isa.program import Instruction
 from dla.profiler.figures import at_run
-from dla.profiler.measures import Kind, Measured, kinds, measured
+from dla.profiler.measures import Kind, Measured, kinds, measured, utilisation
 from dla.profiler.profile import Profile, Whole
 
 
@@ -25,6 +25,7 @@ def facts(profile: Profile) -> dict[str, Any]:
         "overhead_us": profile.overhead * 1e6,
         "launch_us": profile.launch * 1e6,
         "roof_us": profile.roof * 1e6,
+        "utilisation": utilisation(profile),
         "multiprocessors": len(set(profile.trace.multiprocessors)),
         "blocks": profile.trace.blocks,
         "spans": len(profile.trace.spans),
@@ -51,7 +52,6 @@ def _instruction(m: Measured, sized: Instruction) -> dict[str, Any]:
     """`sized` has the dims of the run."""
     f = m.figures
     operands = zip(sized.row.operands, sized.operands, strict=True)
-    total, mean, least, most = f.spent
     return {
         "index": f.index,
         "name": f.name,
@@ -67,15 +67,7 @@ def _instruction(m: Measured, sized: Instruction) -> dict[str, Any]:
         "time_us": f.time * 1e6,
         "share": m.share,
         "active_us": _us(m.active),
-        "spent_us": {"total": total * 1e6, "mean": mean * 1e6, "least": least * 1e6, "most": most * 1e6},
-        "working_us": f.working * 1e6,
-        "waiting_us": f.waiting * 1e6,
-        "flops": f.flops,
-        "bytes": f.bytes,
-        "flops_per_s": m.flops_rate,
-        "bytes_per_s": m.bytes_rate,
-        "roof_us": f.roof * 1e6,
-        "of_roof": m.of_roof,
+        **_work(m),
         "native": None if f.native is None else {
             "kernel": f.native.kernel,
             "cold_us": f.native.cold * 1e6,
@@ -86,6 +78,26 @@ def _instruction(m: Measured, sized: Instruction) -> dict[str, Any]:
         },
         "why_no_native": f.why_no_native or None,
     }  # fmt: skip
+
+
+def _work(m: Measured) -> dict[str, Any]:
+    """What is told of an instruction and of a kind alike."""
+    f = m.figures
+    return {
+        "spent_us": {
+            name: seconds * 1e6 for name, seconds in zip(("total", "mean", "least", "most"), f.spent, strict=True)
+        },
+        "working_us": f.working * 1e6,
+        "waiting_us": f.waiting * 1e6,
+        "utilisation": m.utilisation,
+        "flops": f.flops,
+        "bytes": f.bytes,
+        "flops_per_byte": m.intensity,
+        "flops_per_s": m.flops_rate,
+        "bytes_per_s": m.bytes_rate,
+        "roof_us": f.roof * 1e6,
+        "of_roof": m.of_roof,
+    }
 
 
 def _plain(value: Any) -> Any:
@@ -100,10 +112,9 @@ def _kind(kind: Kind) -> dict[str, Any]:
         "name": kind.name,
         "written": kind.written,
         "calls": kind.calls,
-        "time_us": kind.time * 1e6,
-        "share": kind.share,
-        "flops": kind.flops,
-        "bytes": kind.bytes,
+        "time_us": kind.sums.figures.time * 1e6,
+        "share": kind.sums.share,
+        **_work(kind.sums),
     }
 
 

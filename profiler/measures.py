@@ -7,8 +7,8 @@ is short where an instruction runs beside others, and `spent` counts what blocks
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -30,6 +30,8 @@ class Measured:
     bytes_rate: float | None
     of_roof: float | None  # 1: as fast as the ceilings allow
     of_native: float | None  # time of the native kernel / active: above 1, dla is faster
+    intensity: float | None  # operations for each byte
+    utilisation: float | None  # share of `active` that a multiprocessor works, on average over all of them
 
 
 @dataclass(frozen=True)
@@ -39,30 +41,39 @@ class Kind:
     name: str
     written: int
     calls: int
-    time: float  # seconds on the critical path
-    share: float | None
-    flops: int  # of all calls
-    bytes: int
+    sums: Measured  # of all calls as if they were one, but for `spent`, which is by call
 
 
 def measured(profile: Profile) -> tuple[Measured, ...]:
     """Every instruction, in program order."""
     active = active_times(profile.trace)
-    return tuple(_measured(figures, active.get(figures.index), profile.traced) for figures in profile.figures)
+    return tuple(_measured(figures, active.get(figures.index), profile) for figures in profile.figures)
 
 
-def _measured(figures: Figures, active: float | None, traced: float) -> Measured:
+def _measured(figures: Figures, active: float | None, profile: Profile) -> Measured:
     active = active or None
     native = figures.native
     return Measured(
         figures=figures,
-        share=_quotient(figures.time, traced),
+        share=_quotient(figures.time, profile.traced),
         active=active,
         flops_rate=_quotient(figures.flops, active) if figures.flops else None,
         bytes_rate=_quotient(figures.bytes, active) if figures.bytes else None,
         of_roof=_quotient(figures.roof, active) if figures.roof else None,
         of_native=_quotient(native.cold, active) if native else None,
+        intensity=_quotient(figures.flops, figures.bytes) if figures.flops else None,
+        utilisation=_utilisation(profile, figures.working, figures.calls * (active or 0.0)),
     )
+
+
+def utilisation(profile: Profile) -> float | None:
+    """The share of the traced run that a multiprocessor works, on average over all of them."""
+    return _utilisation(profile, sum(figures.working for figures in profile.figures), profile.traced)
+
+
+def _utilisation(profile: Profile, working: float, during: float) -> float | None:
+    """None of a machine with one block: it works whenever something is done."""
+    return _quotient(working, during) if profile.trace.blocks > 1 else None
 
 
 def _quotient(above: float, below: float | None) -> float | None:
@@ -71,17 +82,26 @@ def _quotient(above: float, below: float | None) -> float | None:
 
 def kinds(profile: Profile) -> tuple[Kind, ...]:
     """Sums by name, the one that takes longest first; instructions that were never executed count as written."""
-    by_name: dict[str, list[Figures]] = {}
-    for figures in profile.figures:
-        by_name.setdefault(figures.name, []).append(figures)
-    found = []
-    for name, members in by_name.items():
-        time = sum(f.time for f in members)
-        found.append(Kind(
-            name, len(members), sum(f.calls for f in members), time, _quotient(time, profile.traced),
-            sum(f.flops * f.calls for f in members), sum(f.bytes * f.calls for f in members),
-        ))  # fmt: skip
-    return tuple(sorted(found, key=lambda kind: (-kind.time, kind.name)))
+    by_name: dict[str, list[Measured]] = {}
+    for one in measured(profile):
+        by_name.setdefault(one.figures.name, []).append(one)
+    found = (_kind(profile, name, members) for name, members in by_name.items())
+    return tuple(sorted(found, key=lambda kind: (-kind.sums.figures.time, kind.name)))
+
+
+def _kind(profile: Profile, name: str, members: Sequence[Measured]) -> Kind:
+    ran = [m.figures for m in members if m.figures.calls]
+    calls, spent = sum(f.calls for f in ran), sum(f.spent[0] for f in ran)
+    whole = replace(
+        members[0].figures, calls=1, time=sum(f.time for f in ran),
+        spent=(spent, spent / max(calls, 1), min((f.spent[2] for f in ran), default=0.0),
+               max((f.spent[3] for f in ran), default=0.0)),
+        working=sum(f.working for f in ran), waiting=sum(f.waiting for f in ran),
+        flops=sum(f.flops * f.calls for f in ran), bytes=sum(f.bytes * f.calls for f in ran),
+        roof=sum(f.roof * f.calls for f in ran), native=None,
+    )  # fmt: skip
+    active = sum((m.active or 0.0) * m.figures.calls for m in members)
+    return Kind(name, len(members), calls, _measured(whole, active, profile))
 
 
 def active_times(trace: Trace) -> Mapping[int, float]:

@@ -18,7 +18,7 @@ from typing import Any
 
 from dla.isa.atomic import replacing
 from dla.profiler import charts
-from dla.profiler.measures import Measured, kinds, measured
+from dla.profiler.measures import Kind, Measured, kinds, measured, utilisation
 from dla.profiler.profile import Profile
 from dla.profiler.texts import amount, duration, machine, printable, ratio, share
 
@@ -126,6 +126,10 @@ def _tiles(profile: Profile) -> str:
     if profile.wall:
         tiles.append(("operations", amount(flops / profile.wall, "flop/s")))
         tiles.append(("bytes", amount(moved / profile.wall, "B/s")))
+        tiles.append(("at the ceilings", f"{duration(profile.roof)}, {share(profile.roof / profile.wall)}"))
+    busy = utilisation(profile)
+    if busy is not None:
+        tiles.append(("multiprocessors work", share(busy)))
     if best is not None and best.time is not None and profile.wall:
         tiles.append((f"{printable(best.name)} / dla", ratio(best.time / profile.wall)))
     tiles += [(printable(name), f"{size}") for name, size in profile.dims.items()]
@@ -178,14 +182,21 @@ def _table(caption: str, heads: Sequence[tuple[str, bool]], rows: Iterable[Seque
 
 
 def _kinds(profile: Profile) -> str:
-    heads = [("kind", True), ("time", False), ("share", False), ("written", False), ("executed", False),
-             ("operations", False), ("bytes", False)]  # fmt: skip
-    rows = [
-        [escape(printable(k.name)), duration(k.time), share(k.share), f"{k.written:,}", f"{k.calls:,}",
-         amount(k.flops or None, "flop"), amount(k.bytes or None, "B")]
-        for k in kinds(profile) if k.calls
-    ]  # fmt: skip
-    return _table("By kind", heads, rows)
+    heads = [("kind", True), *((head, False) for head in (
+        "time", "share", "written", "executed", "mean", "least", "most", "working", "waiting", "busy", "operations",
+        "bytes", "flop/s", "B/s", "flop/B", "of roof",
+    ))]  # fmt: skip
+
+    def row(k: Kind) -> list[str]:
+        m, f = k.sums, k.sums.figures
+        return [
+            escape(printable(k.name)), duration(f.time), share(m.share), f"{k.written:,}", f"{k.calls:,}",
+            *map(duration, f.spent[1:]), duration(f.working), duration(f.waiting), share(m.utilisation),
+            amount(f.flops or None, "flop"), amount(f.bytes or None, "B"), amount(m.flops_rate, ""),
+            amount(m.bytes_rate, ""), amount(m.intensity, ""), share(m.of_roof),
+        ]  # fmt: skip
+
+    return _table("By kind", heads, (row(k) for k in kinds(profile) if k.calls))
 
 
 def _wholes(profile: Profile) -> str:

@@ -13,7 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from dla.profiler.figures import outside
-from dla.profiler.measures import Kind, Measured, kinds, measured
+from dla.profiler.measures import Kind, Measured, kinds, measured, utilisation
 from dla.profiler.profile import Profile
 from dla.profiler.texts import amount, duration, machine, printable, ratio, share
 
@@ -101,6 +101,11 @@ def _head(profile: Profile) -> list[Text]:
             f"{share(around)} around them{' or not recorded' if profile.trace.lost else ''}"
             f"{f'; launching takes another {duration(profile.launch)}' if profile.launch else ''}"
         ))  # fmt: skip
+        busy = utilisation(profile)
+        lines.append(Text(
+            f"at the ceilings it would take {duration(profile.roof)}, {share(profile.roof / profile.wall)} of a run"
+            f"{f'; multiprocessors work {share(busy)} of the time' if busy is not None else ''}"
+        ))  # fmt: skip
     if profile.trace.lost:
         lines.append(Text(f"{profile.trace.lost:,} spans were lost for want of room: see the beginning only", "yellow"))
     return lines
@@ -109,9 +114,10 @@ def _head(profile: Profile) -> list[Text]:
 def _instructions(profile: Profile) -> Fitting:
     found = Fitting(
         Column("", 0), Column("instruction", 0, right=False, least=20), Column("time", 1), Column("share", 2),
-        Column("calls", 7), Column("one call", 8), Column("working", 9), Column("waiting", 5), Column("TFLOP/s", 6),
-        Column("GB/s", 6), Column("of roof", 3), Column("native / dla", 4), Column("native kernel", 10, right=False,
-        least=24), Column("at", 11, right=False, least=12), Column("how", 12, right=False, least=16),
+        Column("calls", 7), Column("one call", 8), Column("working", 9), Column("waiting", 5), Column("busy", 10),
+        Column("TFLOP/s", 6), Column("GB/s", 6), Column("flop/B", 11), Column("of roof", 3), Column("native / dla", 4),
+        Column("native kernel", 12, right=False, least=24), Column("at", 13, right=False, least=12),
+        Column("how", 14, right=False, least=16),
     )  # fmt: skip
     executed = [m for m in measured(profile) if m.figures.calls]
     longest = sorted(executed, key=lambda m: (-m.figures.time, m.figures.index))
@@ -121,7 +127,7 @@ def _instructions(profile: Profile) -> Fitting:
     if rest:
         time = sum(m.figures.time for m in rest)
         part = share(time / profile.traced) if profile.traced else ""
-        found.add("", f"and {len(rest):,} more", duration(time), part, *[""] * 11)
+        found.add("", f"and {len(rest):,} more", duration(time), part, *[""] * 13)
     return found
 
 
@@ -129,8 +135,9 @@ def _row(m: Measured) -> list[str | Text]:
     f = m.figures
     return [
         str(f.index), printable(f.name), duration(f.time), share(m.share), f"{f.calls:,}", duration(m.active),
-        duration(f.working), duration(f.waiting), _rate(m.flops_rate, 1e12), _rate(m.bytes_rate, 1e9), share(m.of_roof),
-        _against(m), _kernel(m), printable(f.location or ""), printable(f.way),
+        duration(f.working), duration(f.waiting), share(m.utilisation), _rate(m.flops_rate, 1e12),
+        _rate(m.bytes_rate, 1e9), _rate(m.intensity, 1), share(m.of_roof), _against(m), _kernel(m),
+        printable(f.location or ""), printable(f.way),
     ]  # fmt: skip
 
 
@@ -155,13 +162,18 @@ def _kernel(m: Measured) -> str:
 def _kinds(found: Iterable[Kind]) -> Fitting:
     table = Fitting(
         Column("kind", 0, right=False, least=20), Column("written", 4), Column("calls", 3), Column("time", 1),
-        Column("share", 2), Column("operations", 5), Column("bytes", 6),
+        Column("share", 2), Column("mean", 10), Column("least", 11), Column("most", 11), Column("working", 13),
+        Column("waiting", 9), Column("busy", 12), Column("operations", 5), Column("bytes", 6), Column("TFLOP/s", 7),
+        Column("GB/s", 7), Column("flop/B", 14), Column("of roof", 8),
     )  # fmt: skip
     for kind in found:
         if kind.calls:
+            m, f = kind.sums, kind.sums.figures
             table.add(
-                printable(kind.name), f"{kind.written:,}", f"{kind.calls:,}", duration(kind.time), share(kind.share),
-                amount(kind.flops or None, "flop"), amount(kind.bytes or None, "B"),
+                printable(kind.name), f"{kind.written:,}", f"{kind.calls:,}", duration(f.time), share(m.share),
+                *map(duration, f.spent[1:]), duration(f.working), duration(f.waiting), share(m.utilisation),
+                amount(f.flops or None, "flop"), amount(f.bytes or None, "B"), _rate(m.flops_rate, 1e12),
+                _rate(m.bytes_rate, 1e9), _rate(m.intensity, 1), share(m.of_roof),
             )  # fmt: skip
     return table
 

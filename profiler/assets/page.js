@@ -96,7 +96,9 @@
     if (p.share !== null) lines.push(`${percent(p.share)} of the run`);
     if (p.flops_rate) lines.push(amount(p.flops_rate, "flop/s"));
     if (p.bytes_rate) lines.push(amount(p.bytes_rate, "B/s"));
+    if (p.intensity !== null) lines.push(`${amount(p.intensity, "flop")} for each byte`);
     if (p.of_roof !== null) lines.push(`${percent(p.of_roof)} of the roof`);
+    if (p.utilisation !== null) lines.push(`multiprocessors work ${percent(p.utilisation)} of it`);
     if (p.native) {
       lines.push(`${p.native.kernel}: ${duration(p.native.cold)} cold` +
         (p.native.warm === null ? "" : `, ${duration(p.native.warm)} warm`) +

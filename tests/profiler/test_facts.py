@@ -26,13 +26,17 @@ def test_keys_are_stable() -> None:
     found = facts(made.resnet())
     assert list(found) == [
         "program", "machine", "device", "dims", "wall_us", "runs_us", "traced_us", "overhead_us", "launch_us",
-        "roof_us", "multiprocessors", "blocks", "spans", "lost_spans", "ceilings", "instructions", "kinds",
-        "critical_path", "segments_bytes", "wholes", "trap",
+        "roof_us", "utilisation", "multiprocessors", "blocks", "spans", "lost_spans", "ceilings", "instructions",
+        "kinds", "critical_path", "segments_bytes", "wholes", "trap",
     ]  # fmt: skip
     assert list(found["instructions"][0]) == [
         "index", "name", "text", "location", "operands", "attributes", "way", "calls", "time_us", "share", "active_us",
-        "spent_us", "working_us", "waiting_us", "flops", "bytes", "flops_per_s", "bytes_per_s", "roof_us",
-        "of_roof", "native", "why_no_native",
+        "spent_us", "working_us", "waiting_us", "utilisation", "flops", "bytes", "flops_per_byte", "flops_per_s",
+        "bytes_per_s", "roof_us", "of_roof", "native", "why_no_native",
+    ]  # fmt: skip
+    assert list(found["kinds"][0]) == [
+        "name", "written", "calls", "time_us", "share", "spent_us", "working_us", "waiting_us", "utilisation", "flops",
+        "bytes", "flops_per_byte", "flops_per_s", "bytes_per_s", "roof_us", "of_roof",
     ]  # fmt: skip
     assert list(found["instructions"][0]["native"]) == [
         "kernel", "cold_us", "warm_us", "of_native", "agrees", "error",

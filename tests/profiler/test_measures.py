@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from dla.emulator.trace import SPAN, Trace
-from dla.profiler.measures import active_times, kinds, measured, rates
+from dla.profiler.measures import active_times, kinds, measured, rates, utilisation
 
 
 def span(**fields: int) -> tuple[int, ...]:
@@ -53,9 +53,32 @@ def test_kinds_are_sums() -> None:
     found = {kind.name: kind for kind in kinds(profile)}
     assert [found[name].calls for name in ("GEMM", "EW.add", "COPY", "HALT")] == [5, 5, 2, 0]
     assert found["COPY"].written == 2
-    assert found["GEMM"].flops == 5 * profile.figures[2].flops
-    assert found["COPY"].time == pytest.approx(profile.figures[0].time + profile.figures[5].time)
+    product, copies = found["GEMM"].sums, [profile.figures[0], profile.figures[5]]
+    assert product.figures.flops == 5 * profile.figures[2].flops
+    alone = measured(profile)[2]
+    for name in ("flops_rate", "bytes_rate", "of_roof", "intensity", "utilisation"):  # there is one product: no mixture
+        assert getattr(product, name) == pytest.approx(getattr(alone, name))
+    copied = found["COPY"].sums.figures
+    for name in ("time", "working", "waiting"):
+        assert getattr(copied, name) == pytest.approx(sum(getattr(one, name) for one in copies))
+    totals, _, least, most = zip(*(one.spent for one in copies), strict=True)
+    assert copied.spent == pytest.approx((sum(totals), sum(totals) / 2, min(least), max(most)))
     assert next(iter(found)) == "GEMM"
+
+
+def test_utilisation_is_of_all_multiprocessors() -> None:
+    """One of two works for half of the only call, the other for all of it; alone, there is nothing to share out."""
+    profile = made.chain(2, 2)
+    spans = profile.trace.spans[profile.trace.spans["order"] == 0].copy()
+    for name, times in (("began", (0, 0)), ("ready", (0, 0)), ("loaded", (0, 0)), ("done", (500, 1000))):
+        spans[name] = times
+    first = replace(profile.figures[0], calls=1, working=750e-9)
+    half = replace(profile, figures=(first,), trace=Trace(spans, (0, 1), 2000), traced=2e-6)
+    assert measured(half)[0].utilisation == pytest.approx(0.75)
+    assert utilisation(half) == pytest.approx(0.375)
+    alone = replace(half, trace=Trace(spans[:1], (0,), 2000))
+    assert (measured(alone)[0].utilisation, utilisation(alone)) == (None, None)
+    assert measured(half)[0].intensity == pytest.approx(first.flops / first.bytes)
 
 
 @pytest.mark.parametrize("most", [1, 7, 4096])

@@ -32,7 +32,8 @@ def test_an_instruction_has_all_its_figures() -> None:
     printed = text(made.loop())
     heads = line_of(printed, "instruction")
     assert " ".join(heads).startswith(
-        "instruction time share calls one call working waiting TFLOP/s GB/s of roof native / dla native kernel at how"
+        "instruction time share calls one call working waiting busy TFLOP/s GB/s flop/B of roof native / dla "
+        "native kernel at how"
     )
     words = line_of(printed, "2  GEMM")
     assert words[:4] == ["2", "GEMM", "47.5", "us"]
@@ -47,6 +48,20 @@ def test_the_longest_come_first_and_the_rest_is_summed() -> None:
     times = sorted((f.time for f in profile.figures), reverse=True)
     rest = line_of(printed, "and")
     assert rest[:5] == ["and", f"{100 - SHOWN}", "more", f"{sum(times[SHOWN:]) * 1e6:.0f}", "us"]
+
+
+def test_kinds_and_the_run_have_the_same_figures() -> None:
+    """One call at least, at most and on average, rates and shares; and what the ceilings would allow the program."""
+    printed, profile = text(made.loop(), 250), made.loop()
+    assert " ".join(line_of(printed, "kind")) == (
+        "kind written calls time share mean least most working waiting busy operations bytes "
+        "TFLOP/s GB/s flop/B of roof"
+    )
+    (product,) = (f for f in profile.figures if f.name == "GEMM")
+    assert line_of(printed, "GEMM")[1:3] == ["1", "5"]
+    assert {f"{seconds * 1e6:.3g}" for seconds in product.spent[1:]} <= set(line_of(printed, "GEMM"))
+    assert f"at the ceilings it would take {profile.roof * 1e6:.3g} us, {profile.roof / profile.wall:.1%}" in printed
+    assert "; multiprocessors work 7" in printed
 
 
 def test_what_never_ran_is_not_listed() -> None:
@@ -69,7 +84,9 @@ def test_a_narrow_terminal_keeps_what_matters() -> None:
     printed = text(made.chain(), 80)
     heads = " ".join(line_of(printed, "instruction"))
     assert heads == "instruction time share waiting TFLOP/s GB/s of roof native / dla"
-    assert "left out, as the terminal is narrow: calls, one call, working, native kernel" in printed
+    assert "left out, as the terminal is narrow: calls, one call, working, busy, flop/B, native kernel" in " ".join(
+        printed.split()
+    )
     assert line_of(printed, "0  GEMM")[-1] == "0.88"
 
 
