@@ -54,7 +54,10 @@ def points(shown: Sequence[Measured]) -> list[dict[str, Any]]:
 
 
 def timeline(profile: Profile) -> dict[str, Any]:
-    """Spans by block, in columns of u32 as base64: block, instruction, begin, wait, length in units of `unit` ns."""
+    """Spans by row, in columns of u32 as base64: row, instruction, begin, wait, length in units of `unit` ns.
+
+    A row is a block; those of a multiprocessor stand beside each other.
+    """
     spans = profile.trace.spans
     began, done = spans["began"], np.maximum(spans["done"], spans["began"])
     wait = np.clip(spans["ready"], began, done) - began
@@ -62,6 +65,10 @@ def timeline(profile: Profile) -> dict[str, Any]:
     merged = len(spans) > SPANS
     if merged:
         block, instruction, began, wait, done = _merged(block, instruction, began, wait, done)
+    places = np.array(profile.trace.multiprocessors, np.int64)
+    rows = np.argsort(np.argsort(places, kind="stable"))  # of each block
+    block = rows[block]
+    order = np.argsort(block, kind="stable")
     end = int(max(profile.trace.end, done.max(initial=0), 1))
     unit = -(-end // 2**31)
     columns = [block, instruction, *(column // unit for column in (began, wait, done - began))]
@@ -71,11 +78,11 @@ def timeline(profile: Profile) -> dict[str, Any]:
         "end": end // unit,
         "merged": merged,
         "count": len(block),
-        "columns": base64.b64encode(np.stack(columns).astype("<u4").tobytes()).decode(),
-        "multiprocessors": list(profile.trace.multiprocessors),
+        "columns": base64.b64encode(np.stack(columns)[:, order].astype("<u4").tobytes()).decode(),
+        "multiprocessors": np.sort(places).tolist(),
         "names": [printable(figures.name) for figures in profile.figures],
         "critical": [
-            [max(s.begin, 0) // unit, s.end // unit, s.block, s.instruction]
+            [max(s.begin, 0) // unit, s.end // unit, int(rows[s.block]), s.instruction]
             for s in sorted(steps, key=lambda s: s.begin)
             if s.instruction is not None
         ],

@@ -111,25 +111,34 @@
 
   const placed = data.points.filter((p) => p.bytes && p.bytes_rate);
   const intensities = placed.filter((p) => p.flops).map((p) => p.flops / p.bytes);
-  const flopRoofs = Object.entries(data.roofs.flops);
+  const flopRoofs = Object.entries(data.roofs.flops).sort(([, a], [, b]) => b - a);
   const left = 10 ** Math.floor(Math.log10(Math.min(0.1, ...intensities)));
   const ridge = Math.max(1, ...flopRoofs.map(([, v]) => v / data.roofs.bytes));
   const right = 10 ** Math.ceil(Math.log10(Math.max(4 * ridge, ...intensities)));
   const place = (p) => (p.flops ? [p.flops / p.bytes, p.flops_rate] : [left, left * p.bytes_rate]);
 
+  // The name of roof `i`: the first of several that nearly coincide names them all; below the line if one is close above.
+  function roofName(i) {
+    const near = (a, b, factor) => flopRoofs[a][1] < factor * flopRoofs[b][1];
+    if (i && near(i - 1, i, 1.3)) return ["", -10];
+    let last = i;
+    while (last + 1 < flopRoofs.length && near(last, last + 1, 1.3)) last++;
+    const names = flopRoofs.slice(i, last + 1).map(([name, v]) => `${name} ${amount(v, "flop/s")}`);
+    return [names.join(", "), i && near(i - 1, i, 3) ? 10 : -10];
+  }
+
   const roofline = plot("roofline-chart", placed.length ? "" : "Nothing was executed.", () => {
     const { axis, option, ink, faint } = base();
     const palette = colours();
-    const roof = (name, points) => ({
+    const roof = ([name, y], points) => ({
       type: "line", data: points, symbol: "none", silent: true, lineStyle: { color: faint, width: 2 },
-      endLabel: { show: true, formatter: () => name, color: ink, align: "right", offset: [-6, -10], distance: 0,
+      endLabel: { show: true, formatter: () => name, color: ink, align: "right", offset: [-6, y], distance: 0,
         fontSize: 11 },
     });
     const top = Math.max(10 * left * data.roofs.bytes, ...flopRoofs.map(([, v]) => v));
     const slope = data.roofs.bytes ? [[left, left * data.roofs.bytes], [top / data.roofs.bytes, top]] : [];
-    const lines = flopRoofs.map(([name, v]) => roof(`${name} ${amount(v, "flop/s")}`,
-      [[v / data.roofs.bytes, v], [right, v]]));
-    const copying = roof("", slope);
+    const lines = flopRoofs.map(([, v], i) => roof(roofName(i), [[v / data.roofs.bytes, v], [right, v]]));
+    const copying = roof(["", 0], slope);
     if (slope.length) copying.markPoint = { silent: true, symbolSize: 0, data: [{ coord: slope[0] }],
       label: { show: true, formatter: () => `copy ${amount(data.roofs.bytes, "B/s")}`, color: ink, fontSize: 11,
         position: "right", offset: [14, 6], align: "left" } };

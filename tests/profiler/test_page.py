@@ -134,6 +134,19 @@ def test_the_timeline_has_every_span() -> None:
     assert wait.tolist() == (spans["ready"] - spans["began"]).clip(0).tolist()
 
 
+def test_the_timeline_is_in_the_order_of_multiprocessors() -> None:
+    """Blocks are dealt out in any order; rows that one multiprocessor has stand beside each other."""
+    profile = made.chain(3, 4)
+    dealt = replace(profile, trace=replace(profile.trace, multiprocessors=(7, 2, 7, 0)))
+    line, was = charts.timeline(dealt), charts.timeline(profile)
+    assert line["multiprocessors"] == [0, 2, 7, 7]
+    rows = columns(line)
+    assert rows[0].tolist() == sorted(rows[0].tolist())
+    for row, block in enumerate((3, 1, 0, 2)):
+        assert (rows[1:, rows[0] == row] == columns(was)[1:, columns(was)[0] == block]).all()
+    assert [(3, 1, 0, 2)[step[2]] for step in line["critical"]] == [step[2] for step in was["critical"]]
+
+
 def test_many_spans_are_drawn_as_fewer() -> None:
     """Neighbours are one: they cover the same time of each block, and wait as long."""
     profile = made.long(20_000, 4)
@@ -253,6 +266,22 @@ def test_a_machine_without_ceilings_has_a_page(opened: Open) -> None:
     )
     found = opened(replace(profile, ceilings=Ceilings(math.nan, {"f32": 0.0}), figures=(odd, *profile.figures[1:])))
     assert [inked(found, chart) > 500 for chart in CHARTS] == [True] * 4
+
+
+@pytest.mark.parametrize("width", [390, 1280])
+def test_names_of_roofs_do_not_lie_on_each_other(opened: Open, width: int) -> None:
+    """Tensor cores do bf16 and f16 nearly alike, and tf32 at half of that: on seven decades all of them are close."""
+    ceilings = Ceilings(4.25e12, {"bf16": 784e12, "f16": 750e12, "tf32": 405e12, "f32": 51e12})
+    found = opened(replace(made.chain(), ceilings=ceilings), width)
+    script = """() => {
+      const chart = echarts.getInstanceByDom(document.getElementById("roofline-chart"));
+      return chart.getZr().storage.getDisplayList().filter((one) => one.style.text?.includes("flop/s")).map((one) => {
+        const { x, y, width, height } = one.getBoundingRect(), at = one.getComputedTransform() ?? [1, 0, 0, 1, 0, 0];
+        return [one.style.text, x + at[4], y + at[5], x + at[4] + width, y + at[5] + height]; }); }"""
+    labels = found.evaluate(script)
+    assert {label[0] for label in labels} == {"bf16 784 Tflop/s, f16 750 Tflop/s", "tf32 405 Tflop/s", "f32 51 Tflop/s"}
+    for i, (_, left, top, right, bottom) in enumerate(labels):
+        assert not any(x < right and left < x2 and y < bottom and top < y2 for _, x, y, x2, y2 in labels[i + 1 :])
 
 
 def test_a_run_without_spans_has_a_page(opened: Open) -> None:
