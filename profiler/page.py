@@ -12,6 +12,7 @@ import json
 import math
 from collections.abc import Iterable, Sequence
 from html import escape
+from itertools import compress
 from pathlib import Path
 from string import Template
 from typing import Any
@@ -169,16 +170,24 @@ def _about_memory(memory: dict[str, Any]) -> str:
 
 
 def _table(caption: str, heads: Sequence[tuple[str, bool]], rows: Iterable[Sequence[str]]) -> str:
-    """A table of cells that are HTML already; `heads` says which columns are text."""
+    """A table of cells that are HTML already, without columns of empty ones; `heads` says which columns are text."""
+    lines = list(rows)
+    used = [any(line[i] for line in lines) for i in range(len(heads))]
+    heads, lines = list(compress(heads, used)), [list(compress(line, used)) for line in lines]
     kinds = [' class="text"' if text else "" for _, text in heads]
     head = "".join(f'<th scope="col"{k}>{escape(h)}</th>' for k, (h, _) in zip(kinds, heads, strict=True))
     body = "".join(
-        "<tr>" + "".join(f"<td{k}>{cell}</td>" for k, cell in zip(kinds, row, strict=True)) + "</tr>" for row in rows
+        "<tr>" + "".join(f"<td{k}>{cell}</td>" for k, cell in zip(kinds, line, strict=True)) + "</tr>" for line in lines
     )
-    return (
-        f'<div class="wide"><table><caption>{escape(caption)}</caption><thead><tr>{head}</tr></thead>'
-        f"<tbody>{body}</tbody></table></div>"
+    return _scrolling(
+        caption,
+        f"<table><caption>{escape(caption)}</caption><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>",
     )
+
+
+def _scrolling(name: str, table: str) -> str:
+    """A table that may be wider than the page: the keyboard scrolls what has the focus."""
+    return f'<div class="wide" tabindex="0" role="group" aria-label="{escape(name)}">{table}</div>'
 
 
 def _kinds(profile: Profile) -> str:
@@ -253,10 +262,8 @@ def _listing(profile: Profile, everything: Sequence[Measured], shown: Sequence[M
         rows.append(_line(m, longest, max(depth, 0)))
         depth += m.figures.name == "LOOP"
         following = index + 1
-    return (
-        f'<div class="wide"><table class="listing"><thead><tr>{head}</tr></thead><tbody>{"".join(rows)}</tbody></table>'
-        "</div>"
-    )
+    table = f'<table class="listing"><thead><tr>{head}</tr></thead><tbody>{"".join(rows)}</tbody></table>'
+    return _scrolling("The program", table)
 
 
 def _label(name: str) -> str:

@@ -329,6 +329,24 @@ def test_the_keyboard_reaches_every_instruction(opened: Open) -> None:
         assert found.text_content("#said") == found.inner_text(f"#{chart} .tip")
 
 
+def test_the_keyboard_scrolls_wide_tables(opened: Open) -> None:
+    """A phone shows the first columns; what has the focus scrolls."""
+    found = opened(made.resnet(), 390)
+    table = found.get_by_role("group", name="By kind")
+    assert table.evaluate("e => e.scrollWidth > e.clientWidth")
+    table.focus()
+    for _ in range(3):
+        found.keyboard.press("ArrowRight")
+    found.wait_for_timeout(300)
+    assert table.evaluate("e => e.scrollLeft") > 0
+
+
+def test_columns_without_anything_are_left_out() -> None:
+    """A machine of one block has no utilisation to show."""
+    assert '<th scope="col">busy</th>' in page(made.loop())
+    assert '<th scope="col">busy</th>' not in page(made.loop(blocks=1))
+
+
 def test_the_timeline_zooms_by_keys_and_buttons(opened: Open) -> None:
     """Halving, moving, and back to all of it; what is in sight is said."""
     found = opened(made.chain())
