@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -81,10 +82,14 @@ def profile(
             tell("PyTorch")
             found = run.with_wholes(found, whole.of_torch(build, judge, repeat, stand.name))
     shown = found if instruction is None else run.only(found, instruction)
-    write_reports(found, shown, html, trace, json_file)
-    print_profile(shown, as_json=json_file == "-")
+    failed = write_reports(found, shown, html, trace, json_file)
+    if failed is None or json_file != "-":  # stdout has one JSON object: else it is the error
+        print_profile(shown, as_json=json_file == "-")
     if trap is not None:
         note(str(trap))
+    if failed is not None:
+        raise failed
+    if trap is not None:
         click.get_current_context().exit(trap.exit_code)
 
 
@@ -120,8 +125,10 @@ def _onnxruntime(origin: Source, stand: Stand, judge: Judge, repeat: int) -> lis
         return []
 
 
-def write_reports(found: Profile, shown: Profile, html: str | None, trace: str | None, json_file: str | None) -> None:
-    """The files that were asked for, each whole or not at all. Raises InputError where one cannot be written."""
+def write_reports(
+    found: Profile, shown: Profile, html: str | None, trace: str | None, json_file: str | None
+) -> InputError | None:
+    """The files that were asked for, each whole or not at all; why the first of those that cannot be written is not."""
     import json
 
     from dla.console import jsonable, write_result
@@ -136,10 +143,17 @@ def write_reports(found: Profile, shown: Profile, html: str | None, trace: str |
         (trace, lambda path: perfetto.write(found, Path(path))),
         (json_file, write_json),
     ]
+    failed = None
     for path, write in writers:
-        if path not in (None, "-"):
+        if path in (None, "-"):
+            continue
+        try:
             write(path)
+        except InputError as error:  # what was measured goes where there is room
+            failed = failed or error
+        else:
             note(f"wrote {path}")
+    return failed
 
 
 def print_profile(shown: Profile, *, as_json: bool) -> None:
@@ -152,14 +166,21 @@ def print_profile(shown: Profile, *, as_json: bool) -> None:
         show(*table.parts(shown))
 
 
+def _finite(ctx: click.Context, option: click.Parameter, value: float) -> float:
+    """A range lets infinity through, and NaN: neither is a time after which to end."""
+    if not math.isfinite(value):
+        raise click.BadParameter(f"{value} is no time", ctx, option)
+    return value
+
+
 @click.command()
 @click.argument("program", default="-")
 @input_options
 @_STATE
 @_BACKEND
-@click.option("--warmup", type=click.FloatRange(0), default=200.0, show_default=True, metavar="MS",
+@click.option("--warmup", type=click.FloatRange(0), callback=_finite, default=200.0, show_default=True, metavar="MS",
               help="Run so long before anything counts: milliseconds.")  # fmt: skip
-@click.option("--duration", type=click.FloatRange(0), default=3.0, show_default=True, metavar="S",
+@click.option("--duration", type=click.FloatRange(0), callback=_finite, default=3.0, show_default=True, metavar="S",
               help="Measure at least so long: seconds.")  # fmt: skip
 @click.option("--iterations", type=click.IntRange(1), default=10, show_default=True, metavar="N",
               help="Measure at least so many runs.")  # fmt: skip

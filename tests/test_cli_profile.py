@@ -200,7 +200,30 @@ def test_a_full_disk_leaves_nothing_partial(option: str) -> None:
     assert files() == before
 
 
+@pytest.mark.parametrize("program", ["double.dla", "late.dla"])
+def test_a_report_that_cannot_be_written_costs_no_other(program: str) -> None:
+    """Minutes of measuring are not lost with one disk: other files and the table are there, and the error is last."""
+    arguments = ("profile", program, "--random", "1", "--backend", "golden", "--repeat", "1", "--html", "/dev/full")
+    result = dla(*arguments, "--trace", "t.pftrace", "--json", "t.json")
+    assert result.exit_code == 2
+    assert "profile of " in result.stdout
+    assert {"t.pftrace", "t.json"} <= {Path(file).name for file in files()}
+    assert result.stderr.split("\n")[-3] == "error: cannot write '/dev/full': No space left on device"
+    assert ("on purpose" in result.stderr) == (program == "late.dla")
+    only = dla(*arguments, "--json")
+    assert json.loads(only.stdout)["error"]["message"] == "cannot write '/dev/full': No space left on device"
+
+
 # -- bench
+
+
+@pytest.mark.parametrize("value", ["nan", "inf"])
+@pytest.mark.parametrize("option", ["--duration", "--warmup"])
+def test_bench_ends(option: str, value: str) -> None:
+    """Infinity would never be over, and nothing is longer than NaN."""
+    result = dla("bench", "double.dla", "-i", "x.npy", "--backend", "golden", option, value)
+    assert result.exit_code == 2
+    assert f"Error: Invalid value for '{option}': {value} is no time" in result.stderr
 
 
 def test_bench_tells_latencies_and_throughput() -> None:
