@@ -83,14 +83,16 @@ def profile(
             found = run.with_wholes(found, whole.of_torch(build, judge, repeat, stand.name))
     shown = found if instruction is None else run.only(found, instruction)
     failed = write_reports(found, shown, html, trace, json_file)
-    if failed is None or json_file != "-":  # stdout has one JSON object: else it is the error
-        print_profile(shown, as_json=json_file == "-")
-    if trap is not None:
-        note(str(trap))
-    if failed is not None:
-        raise failed
-    if trap is not None:
-        click.get_current_context().exit(trap.exit_code)
+    try:
+        if failed is None or json_file != "-":  # stdout has one JSON object: else it is the error
+            print_profile(shown, as_json=json_file == "-")
+    finally:  # also where nobody reads the tables to their end
+        if trap is not None:
+            note(str(trap))
+        if failed is not None:
+            raise failed
+        if trap is not None:
+            click.get_current_context().exit(trap.exit_code)
 
 
 def _check_index(origin: Source, instruction: int | None) -> None:

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from commandline import dla, files, write_programs
 
+from dla import measuring
 from dla.profiler.profile import Ceilings
 from dla.profiler.stand import GoldenStand
 
@@ -212,6 +213,22 @@ def test_a_report_that_cannot_be_written_costs_no_other(program: str) -> None:
     assert ("on purpose" in result.stderr) == (program == "late.dla")
     only = dla(*arguments, "--json")
     assert json.loads(only.stdout)["error"]["message"] == "cannot write '/dev/full': No space left on device"
+
+
+@pytest.mark.parametrize(("program", "arguments", "code"), [
+    ("double.dla", ("--html", "/dev/full"), 2), ("late.dla", (), 4),
+])  # fmt: skip
+def test_nobody_reads_the_tables(
+    program: str, arguments: tuple[str, ...], code: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The exit code is that of what went wrong, not of `head`, which closed the pipe."""
+
+    def closed(*_: Any, **__: Any) -> None:
+        raise BrokenPipeError
+
+    monkeypatch.setattr(measuring, "print_profile", closed)
+    result = dla("profile", program, "--random", "1", "--backend", "golden", "--repeat", "1", *arguments)
+    assert result.exit_code == code
 
 
 # -- bench
