@@ -78,11 +78,15 @@ def profile(
         judge = whole.Judge(origin.program, tensors, found.dims, state)
         if trap is None and native and origin.request is not None:
             found = run.with_wholes(found, _onnxruntime(origin, stand, judge, repeat))
+        failed: InputError | None = None
         if trap is None and build is not None:
             tell("PyTorch")
-            found = run.with_wholes(found, whole.of_torch(build, judge, repeat, stand.name))
+            try:
+                found = run.with_wholes(found, whole.of_torch(build, judge, repeat, stand.name))
+            except InputError as error:  # a module that fails does not cost what was measured
+                failed = error
     shown = found if instruction is None else run.only(found, instruction)
-    failed = write_reports(found, shown, html, trace, json_file)
+    failed = write_reports(found, shown, html, trace, json_file) or failed
     try:
         if failed is None or json_file != "-":  # stdout has one JSON object: else it is the error
             print_profile(shown, as_json=json_file == "-")

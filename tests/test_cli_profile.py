@@ -215,6 +215,17 @@ def test_a_report_that_cannot_be_written_costs_no_other(program: str) -> None:
     assert json.loads(only.stdout)["error"]["message"] == "cannot write '/dev/full': No space left on device"
 
 
+def test_a_module_that_fails_costs_nothing_else() -> None:
+    """It fails when all else is measured: tables and files are there, and the error is last."""
+    pytest.importorskip("torch")
+    Path("bad.py").write_text("def build():\n    raise ValueError('boom')\n")
+    result = dla(*PROFILE, "--backend", "golden", "--torch", "bad.py:build", "--html", "r.html")
+    assert result.exit_code == 2
+    assert "profile of double" in result.stdout
+    assert Path("r.html").exists()
+    assert result.stderr.endswith("error: --torch: bad.py:build failed: ValueError: boom\n")
+
+
 @pytest.mark.parametrize(("program", "arguments", "code"), [
     ("double.dla", ("--html", "/dev/full"), 2), ("late.dla", (), 4),
 ])  # fmt: skip
