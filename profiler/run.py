@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import math
 import statistics
 import time
@@ -65,6 +66,7 @@ def measured(
     runs: tuple[float, ...] = ()
     with contextlib.suppress(Trap):  # the traced run tells of it
         runs = times(stand, program, inputs, sizes, start, repeat)
+    gc.collect()  # a session of the GPU and its launch hold each other: the next one may need their memory
     progress("traced runs")
     session = stand.traced(program)
     trace, trap = _traced(session, inputs, dims, start, statistics.median(runs) - launch if runs else 0.0)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import sys
+import weakref
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
@@ -99,6 +101,32 @@ def test_the_trace_is_of_a_run_that_takes_what_runs_take() -> None:
     found = run.measured(SettlingStand(), dla.assemble(TRAPPING.replace("p0, 0", "p0, 1")), {"x": np.zeros(4, "f4")})[0]
     assert (found.wall, found.traced) == (1e-3, pytest.approx(1.001e-3))
     assert sum(f.time for f in found.figures) + outside(found.critical) + found.launch == pytest.approx(1e-3, rel=0.03)
+
+
+def test_one_session_is_gone_before_the_next_one_comes() -> None:
+    """Also where it is part of a circle, as on the GPU: the memory of two large networks would not fit."""
+    held: list[weakref.ref[Any]] = []
+
+    class Circle:
+        def __init__(self) -> None:
+            self.itself = self
+
+    class CircularStand(QuickStand):
+        def timer(self, *given: Any, **options: Any) -> Timer:
+            circle = Circle()
+            held.append(weakref.ref(circle))
+            return lambda: 1e-3 if circle else 0.0
+
+        def traced(self, program: Program) -> Any:
+            if program.name != "empty":
+                assert [one() for one in held] == [None, None]
+            return super().traced(program)
+
+    gc.disable()
+    try:
+        run.measured(CircularStand(), dla.assemble(TRAPPING), {"x": np.zeros(4, "f4")})
+    finally:
+        gc.enable()
 
 
 def test_what_is_never_executed_has_no_calls() -> None:
