@@ -117,19 +117,21 @@ class _Trace:
         name = printable(self.profile.device.get("name") or self.profile.machine)
         process = pb.message(_PROCESS, pb.number(1, 1), pb.string(6, name))
         yield _track(_MACHINE, pb.string(_TRACK_NAME, name), process, pb.number(_ORDERING, _EXPLICIT))
+        # Perfetto's page puts the tracks of a process in the order of their names, whatever their ranks are.
         below = pb.number(_PARENT, _MACHINE)
-        yield _track(_RUN, below, pb.string(_TRACK_NAME, "run"), pb.number(_RANK, 0))
+        yield _track(_RUN, below, pb.string(_TRACK_NAME, "entire run"), pb.number(_RANK, 0))
         yield _track(_CRITICAL, below, pb.string(_TRACK_NAME, "critical path"), pb.number(_RANK, 1))
         for rank, (uuid, title, unit) in enumerate(
-            ((_FLOPS, "operations", "TFLOP/s"), (_BYTES, "bytes moved", "GB/s")), 2
+            ((_FLOPS, "floating-point operations", "TFLOP/s"), (_BYTES, "bytes moved", "GB/s")), 2
         ):
             counter = pb.message(_COUNTER, pb.string(6, unit))
             yield _track(uuid, below, pb.string(_TRACK_NAME, title), counter, pb.number(_RANK, rank))
         multiprocessors = self.profile.trace.multiprocessors
         alone = len(set(multiprocessors)) == len(multiprocessors)
         places = sorted(range(len(multiprocessors)), key=lambda block: (multiprocessors[block], block))
+        digits, more = len(str(max(multiprocessors, default=0))), len(str(len(multiprocessors) - 1))
         for rank, block in enumerate(places, 4):
-            title = f"multiprocessor {multiprocessors[block]}" + ("" if alone else f", block {block}")
+            title = f"multiprocessor {multiprocessors[block]:0{digits}}" + ("" if alone else f", block {block:0{more}}")
             yield _track(_FIRST_BLOCK + block, below, pb.string(_TRACK_NAME, title), pb.number(_RANK, rank))
 
     # -- events of the whole machine

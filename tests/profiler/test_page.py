@@ -7,7 +7,6 @@ import hashlib
 import json
 import math
 import re
-import shutil
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from html.parser import HTMLParser
@@ -194,21 +193,6 @@ def test_a_page_is_written_whole_or_not_at_all(tmp_path: Path) -> None:
 
 
 # -- in a browser
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Any]:
-    """A headless Chromium: one that is installed, or playwright's own."""
-    sync_api = pytest.importorskip("playwright.sync_api", reason="needs playwright")
-    names = ("chromium-headless-shell", "chromium", "chromium-browser", "google-chrome")
-    installed = next(filter(None, map(shutil.which, names)), None)
-    with sync_api.sync_playwright() as playwright:
-        try:
-            found = playwright.chromium.launch(executable_path=installed, args=["--no-sandbox"])
-        except sync_api.Error:
-            pytest.skip("needs a browser: `playwright install chromium`")
-        yield found
-        found.close()
 
 
 @pytest.fixture

@@ -115,7 +115,7 @@ def test_every_span_is_a_slice(tmp_path: Path, make: Any) -> None:
     origin = -profile.critical[0].begin
     for block in range(profile.trace.blocks):
         spans = profile.trace.spans[profile.trace.spans["block"] == block]
-        slices = found.slices[f"multiprocessor {block}"]
+        slices = found.slices[f"multiprocessor {block:0{len(str(profile.trace.blocks - 1))}}"]
         outer = [s for s in slices if s.depth == 0]
         assert len(outer) == len(spans)
         for span, one in zip(spans, outer, strict=True):
@@ -142,8 +142,8 @@ def test_the_process_is_the_device_and_tracks_are_in_order(tmp_path: Path) -> No
     found = written(moved, tmp_path)
     assert found.process == "NVIDIA H200"
     assert sorted(found.ranks, key=found.ranks.__getitem__)[1:] == [
-        "run", "critical path", "operations", "bytes moved", "multiprocessor 1, block 1", "multiprocessor 7, block 0",
-        "multiprocessor 7, block 2",
+        "entire run", "critical path", "floating-point operations", "bytes moved",
+        "multiprocessor 1, block 1", "multiprocessor 7, block 0", "multiprocessor 7, block 2",
     ]  # fmt: skip
 
 
@@ -214,11 +214,11 @@ def test_counters_hold_all_work(tmp_path: Path) -> None:
     """TFLOP/s and GB/s, summed over time, are the operations and bytes of the run; at its end they are 0."""
     profile = made.loop()
     found = written(profile, tmp_path)
-    assert {name: found.units[name] for name in ("operations", "bytes moved")} == {
-        "operations": "TFLOP/s", "bytes moved": "GB/s",
+    assert {name: found.units[name] for name in ("floating-point operations", "bytes moved")} == {
+        "floating-point operations": "TFLOP/s", "bytes moved": "GB/s",
     }  # fmt: skip
     for name, unit, total in (
-        ("operations", 1e12, sum(f.flops * f.calls for f in profile.figures)),
+        ("floating-point operations", 1e12, sum(f.flops * f.calls for f in profile.figures)),
         ("bytes moved", 1e9, sum(f.bytes * f.calls for f in profile.figures)),
     ):
         times, values = np.array(found.values[name]).T
@@ -230,7 +230,7 @@ def test_the_run_says_what_ran_where(tmp_path: Path) -> None:
     """One slice over everything, with the device, the dims and the times; a trap is marked at its end."""
     profile = replace(made.chain(), trap="instruction 5 (EW.add): no good")
     found = written(profile, tmp_path)
-    (run,) = found.slices["run"]
+    (run,) = found.slices["entire run"]
     assert (run.name, run.begin, run.end) == ("chain", 0, profile.critical[-1].end + 4_000)
     assert run.args["driver"] == "580.159.04"
     assert run.args["dim batch"] == "32"
@@ -252,7 +252,7 @@ def test_a_run_without_spans_is_a_trace(tmp_path: Path) -> None:
     """It trapped at once: the trace says that and no more."""
     found = written(made.nothing(), tmp_path)
     assert found.instants == ["trap: instruction 0 (GEMM): nothing works"]
-    assert set(found.slices) == {"run"}
+    assert set(found.slices) == {"entire run"}
 
 
 def test_long_runs_are_written_in_parts(tmp_path: Path) -> None:
