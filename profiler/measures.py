@@ -45,9 +45,10 @@ class Kind:
 
 
 def measured(profile: Profile) -> tuple[Measured, ...]:
-    """Every instruction, in program order."""
+    """Every instruction, in program order; or the one that is `chosen`."""
     active = active_times(profile.trace)
-    return tuple(_measured(figures, active.get(figures.index), profile) for figures in profile.figures)
+    asked = (f for f in profile.figures if profile.chosen in (None, f.index))
+    return tuple(_measured(figures, active.get(figures.index), profile) for figures in asked)
 
 
 def _measured(figures: Figures, active: float | None, profile: Profile) -> Measured:

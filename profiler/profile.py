@@ -95,6 +95,7 @@ class Profile:
     segments: Mapping[str, int]  # bytes by segment
     wholes: tuple[Whole, ...] = ()
     trap: str | None = None  # the run ended so; everything here is of the time before
+    chosen: int | None = None  # the instruction that is asked about; None: all
 
     @property
     def roof(self) -> float:

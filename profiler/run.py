@@ -159,5 +159,5 @@ def require_torch(option: str, machine: str) -> None:
 
 
 def only(found: Profile, index: int) -> Profile:
-    """`found` with the figures of one instruction."""
-    return replace(found, figures=(found.figures[index],))
+    """`found`, of which one instruction is shown."""
+    return replace(found, chosen=index)

@@ -17,6 +17,7 @@ from dla.isa.errors import BackendError, InputError
 from dla.isa.program import Program
 from dla.profiler import run
 from dla.profiler.figures import outside
+from dla.profiler.measures import measured
 from dla.profiler.profile import Ceilings, Profile
 from dla.profiler.stand import GoldenStand, Timer
 
@@ -181,7 +182,8 @@ def test_natives_stand_beside_what_ran() -> None:
     assert second.native is first.native
     assert (mov.native, mov.why_no_native, never.native) == (None, "", None)
     one = run.only(run.with_natives(profiled(TRAPPING, {"x": np.zeros(4, np.float32)}), lambda i: i == 1), 1)
-    assert [f.index for f in one.figures] == [1]
+    assert [m.figures.index for m in measured(one)] == [1]
+    assert one.roof == found.roof > one.figures[1].roof  # of the program
 
 
 def test_without_pytorch_there_are_no_natives(monkeypatch: pytest.MonkeyPatch) -> None:
