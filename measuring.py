@@ -126,7 +126,7 @@ def _onnxruntime(origin: Source, stand: Stand, judge: Judge, repeat: int) -> lis
 
     try:
         return [whole.of_onnxruntime(lambda: original(origin, gpu=stand.name == "gpu"), judge, repeat)]
-    except BackendError as error:
+    except (BackendError, InputError) as error:  # also of a type that it takes from nobody but itself
         note(f"without onnxruntime: {error.message}")
         return []
 

@@ -139,6 +139,21 @@ def test_a_model_stands_beside_onnxruntime() -> None:
     assert whole["agrees"] is True
 
 
+def test_a_model_that_onnxruntime_cannot_be_given_costs_nothing_else() -> None:
+    """NumPy has no bf16, in which it would take inputs: a note says so, and the profile is there."""
+    onnx: Any = pytest.importorskip("onnx")
+    pytest.importorskip("onnxruntime")
+    pytest.importorskip("torch")
+    x, y = (onnx.helper.make_tensor_value_info(n, t, [2, 3]) for n, t in (("x", onnx.TensorProto.BFLOAT16), ("y", 1)))
+    graph = onnx.helper.make_graph([onnx.helper.make_node("Cast", ["x"], ["y"], to=1)], "g", [x], [y])
+    model = onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", 17)], ir_version=8)
+    onnx.save(model, "m.onnx")
+    result = dla("profile", "m.onnx", "--random", "1", "--native", "--repeat", "1", "--backend", "golden")
+    assert result.exit_code == 0, result.output
+    assert "without onnxruntime: onnxruntime takes no input of type tensor(bfloat16)" in result.stderr
+    assert result.stdout.startswith("profile of ")
+
+
 def test_a_trap_midway_keeps_the_profile_of_what_ran() -> None:
     """Exit code 4, the table of what ran before, and the trap in every report."""
     result = dla("profile", "late.dla", "--random", "1", "--backend", "golden", "--html", "r.html")
