@@ -43,6 +43,10 @@ class Fitting:
         """A row."""
         self._rows.append(cells)
 
+    def __bool__(self) -> bool:
+        """Whether there is a row."""
+        return bool(self._rows)
+
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         used = [i for i, _ in enumerate(self._columns) if any(str(row[i]) for row in self._rows)]
         widths = self._widths(used, options.max_width)
@@ -80,7 +84,7 @@ def parts(profile: Profile) -> list[Text | Fitting]:
     """Everything that a terminal shows: the run, instructions, kinds, the same elsewhere, memory, the device."""
     found: list[Text | Fitting] = [*_head(profile)]
     tables = [_instructions(profile), _kinds(kinds(profile)), *([_wholes(profile)] if profile.wholes else [])]
-    for table in [*tables, *([_segments(profile)] if profile.segments else [])]:
+    for table in filter(None, [*tables, _segments(profile)]):
         found += [Text(), table]
     details = [f"{printable(key)} {printable(value)}" for key, value in profile.device.items() if key != "name"]
     device = printable(profile.device.get("name", f"the {profile.machine} machine"))

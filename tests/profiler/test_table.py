@@ -90,6 +90,13 @@ def test_a_narrow_terminal_keeps_what_matters() -> None:
     assert line_of(printed, "0  GEMM")[-1] == "0.88"
 
 
+def test_tables_without_rows_are_left_out() -> None:
+    """Of a run that trapped at once: no heads, and no empty lines in their place."""
+    printed = text(made.nothing())
+    assert "\n\n\n" not in printed
+    assert "kind" not in printed
+
+
 def test_the_whole_program_is_compared() -> None:
     """With each framework: its time, the ratio, whether results agree, or why there is no time."""
     printed = text(made.resnet())
