@@ -37,6 +37,7 @@ class Bench:
     cold: bool
     latencies: tuple[float, ...]  # in the order of the runs
     warmups: int
+    ranks: int = 1  # all on this machine, in lockstep
 
     @property
     def throughput(self) -> float:
@@ -55,7 +56,7 @@ def bench(
     """Run `program` within `limits`, from the same state each time. Raises the Trap of a run."""
     sizes = bind(program, inputs, dims).dims
     taken, warmups = latencies(stand.timer(program, inputs, sizes, state, cold=cold), limits)
-    return Bench(program.name, stand.name, stand.device(), sizes, cold, taken, warmups)
+    return Bench(program.name, stand.name, stand.device(), sizes, cold, taken, warmups, max(1, program.world))
 
 
 def latencies(timer: Timer, limits: Limits) -> tuple[tuple[float, ...], int]:
@@ -79,6 +80,7 @@ def facts(found: Bench) -> dict[str, Any]:
         "machine": found.machine,
         "device": dict(found.device),
         "dims": dict(found.dims),
+        "ranks": found.ranks,
         "cache": "cold" if found.cold else "warm",
         "iterations": len(latencies),
         "warmup_iterations": found.warmups,
@@ -96,6 +98,7 @@ def parts(found: Bench) -> list[str]:
     """`found` in lines for people."""
     known = facts(found)
     dims = "".join(f", {name}={size}" for name, size in found.dims.items())
+    dims += f", {found.ranks} ranks" if found.ranks > 1 else ""
     latency = known["latency_s"]
     rows = [("least", "least"), ("median", "p50"), *((f"{n} %", f"p{n}") for n in PERCENTILES[1:]), ("most", "most"),
             ("mean", "mean")]  # fmt: skip

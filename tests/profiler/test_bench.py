@@ -42,6 +42,15 @@ def test_traps_and_bad_inputs_end_it() -> None:
         bench(GoldenStand(), dla.assemble(DOUBLE), {}, {}, {}, Limits(0, 0, 1))
 
 
+def test_ranks_are_told() -> None:
+    """A run of several is no run of one."""
+    ranks = DOUBLE.replace(".input", ".world 3\n.input").replace("EW.add y, x, x", "ALLREDUCE.sum y, x")
+    found = bench(GoldenStand(), dla.assemble(ranks), {"x": np.ones(4, np.float32)}, {}, {}, Limits(0, 0, 2))
+    assert facts(found)["ranks"] == 3
+    assert parts(found)[0].startswith("double on golden (NumPy), n=4, 3 ranks: 2 runs")
+    assert facts(made(1.0))["ranks"] == 1
+
+
 def test_percentiles_are_latencies_that_occurred() -> None:
     """So many percent of the runs took no longer."""
     found = made(*[k / 1000 for k in range(1, 101)])
