@@ -37,7 +37,7 @@ from dla.console import (
 from dla.isa.errors import InputError
 from dla.isa.names import shown
 from dla.measuring import bench, profile
-from dla.options import MachineOptions, ModelOptions, explain_option, input_options, machine_options, model_options
+from dla.options import MachineOptions, ModelOptions, input_options, machine_options, model_options, pass_options
 
 if TYPE_CHECKING:
     from dla.isa.program import Program
@@ -184,12 +184,11 @@ def verify(programs: tuple[str, ...], model: ModelOptions, as_json: bool) -> Non
               help="Write the .dlab here (- is stdout) instead of to MODEL.dlab in the current folder.")  # fmt: skip
 @click.option("--external", metavar="NAME", help="Keep the weights in this .safetensors file, beside the output.")
 @model_options
-@click.option("--skip", multiple=True, metavar="PASS", help="Leave out this pass.")
-@explain_option
+@pass_options
 @json_option
 def compile_(
-    path: str, model: ModelOptions, output: str | None, external: str | None, skip: tuple[str, ...],
-    explain: str | None, as_json: bool,
+    path: str, model: ModelOptions, output: str | None, external: str | None, tensor_parallel: int,
+    skip: tuple[str, ...], explain: str | None, as_json: bool,
 ) -> None:  # fmt: skip
     """Turn an ONNX model into bytecode.
 
@@ -200,6 +199,7 @@ def compile_(
       dla compile model.onnx --bound batch=64 -o model.dlab
       dla compile model.onnx --fix batch=1 --dtype f16 --external model.safetensors
       dla compile model.onnx --bound batch=64 --explain fold
+      dla compile model.onnx --bound batch=64 --tensor-parallel 4
     """
     from dla import report_compile
     from dla.isa.summary import summarise
@@ -211,7 +211,7 @@ def compile_(
     passes = report_compile.Passes(texts=explain is not None)
     try:
         with waiting(f"compiling {path}") as tell:
-            compiled = request.compile(skip=skip, explain=passes, progress=tell)
+            compiled = request.compile(tensor_parallel=tensor_parallel, skip=skip, explain=passes, progress=tell)
             names = renamed(request, compiled.program)
     finally:  # up to the pass that failed, too
         if explain is not None and not as_json:

@@ -102,8 +102,8 @@ def model_options(command: Command) -> Command:
     )  # fmt: skip
 
 
-def explain_option(command: Command) -> Command:
-    """`--explain [PASS]`: None without it, "" for all passes."""
+def pass_options(command: Command) -> Command:
+    """What passes do: `--tensor-parallel N`, `--skip PASS`, and `--explain [PASS]`: None without it, "" for all."""
 
     def known(ctx: click.Context, option: click.Parameter, value: str | None) -> str | None:
         if value:
@@ -116,6 +116,9 @@ def explain_option(command: Command) -> Command:
 
     # Eager, because it may have taken the model for its PASS, and a missing MODEL would be reported first.
     return _with(command,
+        click.option("--tensor-parallel", type=click.IntRange(1, 65535), default=1, metavar="N",
+                     help="Cut the weights of a Transformer's layers into pieces for N ranks."),
+        click.option("--skip", multiple=True, metavar="PASS", help="Leave out this pass."),
         click.option("--explain", is_flag=False, flag_value="", metavar="[PASS]", is_eager=True, callback=known,
                      help="Print the graph after each pass, or after this one."),
     )  # fmt: skip

@@ -76,6 +76,8 @@ def compiled_facts(compiled: Compiled, summary: Summary, renamed: Renamed, passe
         "weight_bytes": program.segment_bytes.get(Segment.CONST, 0),
         "scratch_bytes": memory.size,
         "scratch_lower_bound": memory.lower_bound,
+        "ranks": program.world or 1,
+        "notes": list(compiled.graph.notes),
         "dims": [asdict(symbol) for symbol in program.dims],
         "inputs": dict(renamed[0]),
         "outputs": dict(renamed[1]),
@@ -94,12 +96,13 @@ def compiled_parts(compiled: Compiled, summary: Summary, renamed: Renamed) -> li
     mix.add_section()
     mix.add_row("all", str(len(program.instructions)), quantity(total.flops, "flop"), quantity(total.nbytes, "B"))
     facts = table("what", "size")
-    facts.add_row("weights", f"{program.segment_bytes.get(Segment.CONST, 0):,} bytes")
+    ranks = f" for each of {program.world} ranks" if program.world else ""
+    facts.add_row("weights", f"{program.segment_bytes.get(Segment.CONST, 0):,} bytes{ranks}")
     ratio = f", {memory.size / memory.lower_bound:.3f} x the lower bound" if memory.lower_bound else ""
     facts.add_row("scratch memory", f"{memory.size:,} bytes{ratio}")
     for symbol in program.dims:
         facts.add_row(f"dim {symbol.name}", f"at most {symbol.bound:,}")
-    return [mix, facts, _interface(program, renamed)]
+    return [mix, facts, _interface(program, renamed), *compiled.graph.notes]
 
 
 def _interface(program: Program, renamed: Renamed) -> Table:

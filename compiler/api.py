@@ -17,6 +17,7 @@ from dla.isa.dtypes import BY_TEXT, FLOATS, Array, DType
 from dla.isa.errors import InputError
 from dla.isa.math_mode import MODES
 from dla.isa.names import shown
+from dla.isa.ranks import MAX_WORLD
 
 if TYPE_CHECKING:
     import onnx
@@ -30,6 +31,7 @@ def compile_model(
     values: Mapping[str, Any] | None = None,
     dtype: str | DType | None = None,
     math: str = "exact",
+    tensor_parallel: int = 1,
     substitute: bool = False,
     skip: Collection[str] = (),
     explain: Explain | None = None,
@@ -39,7 +41,8 @@ def compile_model(
 
     `bounds` gives the largest value of each symbolic dim of an ONNX model, `fixed` its only one; `values` are inputs
     that are constants from now on. `dtype` is the float type to compute in, "f32", "f16" or "bf16" (None: as the model
-    says), and `math` how products of f32 are made, "exact" or "tf32". With `substitute`, f64 is held as f32, i16 and
+    says), and `math` how products of f32 are made, "exact" or "tf32". `tensor_parallel` is the number of ranks
+    that share the weights of a Transformer's layers. With `substitute`, f64 is held as f32, i16 and
     u16 as i32, u32 and u64 as i64. `skip` names passes to leave out; `explain` is called with the name of each pass
     and its graph, `progress` with what is done next.
 
@@ -52,6 +55,8 @@ def compile_model(
     compute = _compute_type(dtype)
     if math not in MODES:
         raise InputError(f"products are made in a mode of {', '.join(MODES)}, not in {math}")
+    if type(tensor_parallel) is not int or not 0 < tensor_parallel <= MAX_WORLD:
+        raise InputError(f"weights are cut for 1 to {MAX_WORLD} ranks, not for {shown(tensor_parallel)}")
     source = ""
     if isinstance(model, GraphBuilder):
         model = model.finish()
@@ -61,7 +66,8 @@ def compile_model(
     else:
         source = Path(model).name if isinstance(model, str | Path) else ""
         model = _imported(model, bounds or {}, fixed or {}, values or {}, substitute, progress)
-    return compile_graph(model, dtype=compute, math=math, skip=skip, explain=explain, progress=progress, source=source)
+    return compile_graph(model, dtype=compute, math=math, tensor_parallel=tensor_parallel, skip=skip, explain=explain,
+                         progress=progress, source=source)  # fmt: skip
 
 
 def _compute_type(dtype: str | DType | None) -> DType | None:

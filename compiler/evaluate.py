@@ -58,6 +58,8 @@ def node_results(node: Node, arrays: Sequence[Array | None], sizes: Sizes | None
         return _row_results(node, row, arrays, sizes)
     if node.op == "RECURRENT":
         return _recurrent(node, arrays, sizes)
+    if node.op not in _VIEWS:
+        raise ModelError(f"{node.name} means nothing for one rank alone")
     shape = tuple(dims.evaluate(d, sizes) for d in node.output.dims)
     return (_VIEWS[node.op](node, shape, arrays, sizes),)
 

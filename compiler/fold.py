@@ -12,6 +12,8 @@ from dla.isa.errors import Trap
 SMALL = 4096
 """Elements: results up to this size are computed as soon as a node is made, so that shapes may depend on them."""
 
+_OF_RANKS = ("SHARD", "ALLREDUCE")
+"""Operators whose results ranks have together: one graph does not tell them."""
 _GROWTH = 2**22  # elements that a constant may have more than what it is computed from
 _TERMS = {"GEMM": 2**34, "CONV": 2**26, "POOL": 2**26}  # of all elements together; windows are laid out in memory
 
@@ -30,7 +32,9 @@ def fold(node: Node) -> bool:
     What traps is left to the machine, which will trap where the program does.
     """
     symbolic = any(not isinstance(d, int) for v in node.outputs for d in v.dims)
-    if symbolic or any(v.constant is None for v in node.present) or _has_symbols(node) or not _is_affordable(node):
+    if node.op in _OF_RANKS or symbolic or any(v.constant is None for v in node.present):
+        return False
+    if _has_symbols(node) or not _is_affordable(node):
         return False
     try:
         results = node_results(node, [None if v is None else v.constant for v in node.inputs])

@@ -128,6 +128,8 @@ class Graph:
     states: dict[str, State] = field(default_factory=dict)
     nodes: list[Node] = field(default_factory=list)
     sizes: set[Symbol] = field(default_factory=set)  # which the caller sets, whether or not an input has them
+    world: int = 0  # ranks that it is for, each with its own part of some tensors; 0: it does not know of ranks
+    notes: tuple[str, ...] = ()  # what a pass has to say of what it left as it was
 
     @property
     def symbols(self) -> tuple[Symbol, ...]:
@@ -272,7 +274,7 @@ def text(graph: Graph) -> str:
         names[id(value)] = name
     for name, state in graph.states.items():
         names[id(state.before)] = name
-    lines = [f"graph {graph.name}"]
+    lines = [f"graph {graph.name}" + (f", one of {graph.world} ranks" if graph.world else "")]
     lines += [f"  symbol {s.name} <= {s.bound}" for s in graph.symbols]
     lines += [f"  input  {name}: {value.type}" for name, value in graph.inputs.items()]
     lines += [f"  state  {name}: {state.before.type}" for name, state in graph.states.items()]
@@ -288,6 +290,7 @@ def text(graph: Graph) -> str:
     lines += [f"  output {name} = {called(value)}" for name, value in graph.outputs.items()]
     changed = ((name, s) for name, s in graph.states.items() if s.after is not s.before)
     lines += [f"  state  {name} <- {called(state.after)}" for name, state in changed]
+    lines += [f"  ; {note}" for note in graph.notes]
     return "\n".join(lines) + "\n"
 
 

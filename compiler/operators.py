@@ -262,6 +262,14 @@ def _concat(request: Request) -> tuple[TensorType, ...]:
     return request.of((*given[0].dims[:axis], total, *given[0].dims[axis + 1 :]))
 
 
+def _shard(request: Request) -> tuple[TensorType, ...]:
+    """One rank's piece of a constant: an equal part of each of the segments into which `axis` falls."""
+    axis, segments, ranks = (request.attributes[name] for name in ("axis", "segments", "ranks"))
+    if request[0].dims[axis] != sum(segments) or any(size % ranks for size in segments):
+        raise ModelError(f"{request[0]} has no equal pieces for {ranks} ranks along axis {axis}")
+    return request.of([sum(segments) // ranks if k == axis else d for k, d in enumerate(request[0].dims)])
+
+
 def _write(request: Request) -> tuple[TensorType, ...]:
     if request[0].rank != request[1].rank or request[0].dtype is not request[1].dtype:
         raise ModelError(f"WRITE of {request[1]} into {request[0]}")
@@ -315,6 +323,8 @@ _RULES: dict[str, Callable[[Request], tuple[TensorType, ...]]] = {
     "EXPAND": _expand,
     "CONCAT": _concat,
     "WRITE": _write,
+    "SHARD": _shard,
+    "ALLREDUCE": Request.like,
     "RECURRENT": _recurrent,
 }
 OPERATORS = tuple(_RULES)

@@ -39,14 +39,15 @@ class Compiled:
 
 
 def compile_graph(
-    graph: Graph, *, dtype: DType | None = None, math: str = "exact", skip: Collection[str] = (),
-    explain: Explain | None = None, progress: Progress = lambda step: None, source: str = "",
+    graph: Graph, *, dtype: DType | None = None, math: str = "exact", tensor_parallel: int = 1,
+    skip: Collection[str] = (), explain: Explain | None = None,
+    progress: Progress = lambda step: None, source: str = "",
 ) -> Compiled:  # fmt: skip
     """Compile `graph`, which is changed on the way.
 
-    `dtype` is the float type to compute in (None: as the model says), `math` the mode of products of f32, `skip` names
-    passes to leave out, `source` is the file that the program says it comes from. Raises ModelError; InputError where
-    `skip` names no pass.
+    `dtype` is the float type to compute in (None: as the model says), `math` the mode of products of f32,
+    `tensor_parallel` the number of ranks that share the weights, `skip` names passes to leave out, `source` is the file
+    that the program says it comes from. Raises ModelError; InputError where `skip` names no pass.
     """
     unknown = [name for name in skip if name not in PASSES]
     if unknown:
@@ -59,6 +60,8 @@ def compile_graph(
             progress(f"pass {name}")
             if name == "precision":
                 graph = run(graph, dtype, math)
+            elif name == "tensor_parallel":
+                graph = run(graph, tensor_parallel)
             else:
                 graph = [run(part) for part in graph.with_steps()][-1]  # steps are changed where they are
             verify_graph(graph, after=name)

@@ -113,6 +113,27 @@ def test_a_pass_may_be_left_out() -> None:
     assert facts["mix"] == {"GEMM": 2, "EW.add": 1, "ACT.relu": 1, "SOFTMAX.soft": 1, "HALT": 1}
 
 
+def test_weights_are_cut_for_ranks() -> None:
+    """--tensor-parallel: a program for so many, which `dla run` runs on them; what is whole is said."""
+    whole, cut = (
+        dla("compile", "model.onnx", *BOUND, *extra, "-o", f"{name}.dlab")
+        for name, extra in (("whole", ()), ("cut", ("--tensor-parallel", "2", "--external", "cut.safetensors")))
+    )
+    assert (whole.exit_code, cut.exit_code) == (0, 0), cut.stderr
+    assert "bytes for each of 2 ranks" in cut.stdout
+    assert "ISA 1.3, 2 ranks:" in dla("inspect", "cut.dlab").stdout
+    np.save("x.npy", np.linspace(-1, 1, 6, dtype=np.float32).reshape(2, 3))
+    for name in ("whole", "cut"):
+        run = dla("run", f"{name}.dlab", "-i", "x_0=x.npy", "-o", f"{name}.npy")
+        assert run.exit_code == 0, run.stderr
+    np.testing.assert_allclose(np.load("cut.npy"), np.stack([np.load("whole.npy")] * 2), rtol=1e-5)
+    facts = json.loads(dla("compile", "model.onnx", *BOUND, "--tensor-parallel", "2", "--json").stdout)
+    assert (facts["ranks"], facts["mix"]["ALLREDUCE.sum"]) == (2, 1)
+    uneven = dla("compile", "model.onnx", *BOUND, "--tensor-parallel", "7")
+    assert (uneven.exit_code, uneven.stdout) == (3, "")
+    assert "nothing of the model can be cut for 7 ranks" in uneven.stderr
+
+
 def test_json_has_what_the_summary_says() -> None:
     """Names, work, memory and passes, as one object."""
     facts = json.loads(dla("compile", "model.onnx", *BOUND, "--json").stdout)

@@ -11,6 +11,7 @@ from dla.compiler.lower.drafts import Draft, Lowered, Place, placed
 from dla.compiler.lower.storage import Storage, whole
 from dla.isa.attributes import Target
 from dla.isa.descriptor import MAX_RANK, Descriptor, Segment, contiguous_strides
+from dla.isa.dtypes import Array
 from dla.isa.errors import ModelError
 from dla.isa.names import identifier, shown
 from dla.isa.program import (
@@ -23,6 +24,7 @@ from dla.isa.program import (
     Program,
     Tensor,
 )
+from dla.isa.ranks import Shard
 from dla.isa.verifier.fields import MAX_SEGMENT_BYTES
 
 
@@ -35,15 +37,18 @@ def assemble(name: str, lowered: Lowered, source: str = "") -> tuple[Program, me
     _check_sizes(lowered, sum(segments.values()))
     placer = _Placer()
     names = _Names({d.name for d in lowered.registers.dims})
+    declared = _declared(lowered)
     tensors = [Tensor(names.unique(s.name or s.segment.text), placer.descriptor(placed(lowered.registers, whole(s))))
-               for s in _declared(lowered)]  # fmt: skip
+               for s in declared]  # fmt: skip
+    shards = tuple(Shard(t.name, s.cut, 0, _flat(s.array)) for t, s in zip(tensors, declared, strict=True)
+                   if s.cut is not None and s.array is not None)  # fmt: skip
     shift = len(lowered.registers.prologue)
     code = [*lowered.registers.prologue, *(placer.instruction(d, shift) for d in lowered.drafts)]
     comments = tuple(("beside", i + shift, f" {_one_line(d.label)}") for i, d in enumerate(lowered.drafts) if d.label)
     program = Program(
         identifier(name), tuple(code), tuple(tensors), tuple(lowered.registers.dims),
         {s: n for s, n in sorted(segments.items()) if n}, _constants(lowered.storages),
-        debug=Debug(source, comments=comments),
+        world=lowered.world, shards=shards, debug=Debug(source, comments=comments),
     )  # fmt: skip
     return program, plan
 
@@ -86,7 +91,7 @@ def _declared(lowered: Lowered) -> list[Storage]:
 
     Those beyond the first so many, or of more axes than tensors have, go without: names are for people.
     """
-    held = {id(s) for s in lowered.held.values()}
+    held = {id(s) for s in (*lowered.held.values(), *(s for s in lowered.storages if s.cut is not None))}
     used = [s for s in lowered.storages if id(s) in held or s.segment is Segment.CONST or s.first is not None]
     named = sorted((s for s in used if len(s.dims) <= MAX_RANK), key=lambda s: id(s) not in held)[:MAX_TENSORS]
     kept = {id(s) for s in named}
@@ -96,10 +101,13 @@ def _declared(lowered: Lowered) -> list[Storage]:
 def _constants(storages: Iterable[Storage]) -> tuple[ConstBlock, ...]:
     blocks = []
     for storage in storages:
-        if storage.array is not None and storage.nbytes:
-            flat = np.ascontiguousarray(storage.array).reshape(-1).view(np.uint8)
-            blocks.append(ConstBlock(storage.offset, flat))
+        if storage.array is not None and storage.cut is None and storage.nbytes:
+            blocks.append(ConstBlock(storage.offset, _flat(storage.array)))
     return tuple(blocks)
+
+
+def _flat(array: Array) -> Array:
+    return np.ascontiguousarray(array).reshape(-1).view(np.uint8)
 
 
 class _Placer:

@@ -44,6 +44,7 @@ class Lowered:
     registers: Registers
     storages: list[Storage]
     held: dict[str, Storage]  # inputs, outputs and states, by name
+    world: int = 0  # ranks that it is for; 0: any number
 
 
 def placed(registers: Registers, view: View) -> Place:

@@ -17,6 +17,7 @@ from dla.compiler.graph import Graph, Node, TensorType, Value
 from dla.compiler.lower.drafts import Draft, Lowered, placed
 from dla.compiler.lower.matrices import flattened, is_weight
 from dla.compiler.lower.packing import repacked
+from dla.compiler.lower.pieces import piece
 from dla.compiler.lower.places import Targets, name_of, parts
 from dla.compiler.lower.recurrent import filled_starts, recurrent
 from dla.compiler.lower.registers import Registers
@@ -52,6 +53,7 @@ class Lowering:
         self._storages: list[Storage] = []
         self._held: dict[str, Storage] = {}  # of inputs and states
         self._views: dict[int, View] = {}
+        self.pieces: dict[tuple[object, ...], View] = {}  # of constants that ranks share
         for name, value in graph.inputs.items():
             self._hold(Segment.INPUT, name, value)
         for name, state in graph.states.items():
@@ -71,26 +73,30 @@ class Lowering:
         self.label = ""
         self.emit(BY_MNEMONIC["HALT"])
         held = self._held | {name: view.storage for name, view in self._targets.outputs.items()}
-        return Lowered(self.drafts, self.registers, self._storages, held)
+        return Lowered(self.drafts, self.registers, self._storages, held, self.graph.world)
 
     # -- for composites
 
     def view(self, value: Value) -> View:
         """Where `value` lies."""
         if value.constant is not None and id(value) not in self._views:
-            self._views[id(value)] = self._constant(value, value.constant)
+            self._views[id(value)] = self.constant(value, value.constant)
         return self._views[id(value)]
 
-    def _constant(self, value: Value, array: Array) -> View:
-        """Memory for a constant. Weights of tensor cores' products lie column by column, other tensors row by row."""
+    def constant(self, value: Value, array: Array, cut: int | None = None) -> View:
+        """Memory for a constant. Weights of tensor cores' products lie column by column, other tensors row by row.
+
+        With `cut`, `value` is one rank's piece of `array`, along that axis.
+        """
         if not is_weight(value):
             storage = self.storage(Segment.CONST, value.type, value.name)
-            storage.array = array
+            storage.array, storage.cut = array, cut
             return whole(storage)
         turned = TensorType(value.dtype, (*value.dims[:-2], value.dims[-1], value.dims[-2]))
         storage = self.storage(Segment.CONST, turned, value.name)
         storage.array = transposed(array)
         last = len(value.dims) - 1
+        storage.cut = {last: last - 1, last - 1: last}.get(cut, cut) if cut is not None else None
         return whole(storage).transpose((*range(last - 1), last, last - 1))
 
     def result(self, value: Value, view: View | None = None) -> View:
@@ -368,5 +374,6 @@ def _write(lowering: Lowering, node: Node) -> None:
 _COMPOSITES: dict[str, Callable[[Lowering, Node], None]] = {
     "CONCAT": _concat,
     "RECURRENT": recurrent,
+    "SHARD": piece,
     "WRITE": _write,
 }

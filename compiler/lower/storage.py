@@ -27,6 +27,7 @@ class Storage:
     dims: tuple[Dim, ...]
     name: str = ""
     array: Array | None = None  # of a constant
+    cut: int | None = None  # the axis of a constant along which `array` has the pieces of all ranks
     owner: int = 0  # id of the value that alone lies in it; 0 where several do
     first: int | None = None
     last: int = -1

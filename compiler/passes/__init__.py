@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from dla.compiler.passes import canonicalise, dead, fold, layout, precision, unflatten
+from dla.compiler.passes import canonicalise, dead, fold, layout, precision, tensor_parallel, unflatten
 from dla.compiler.passes.fuse import batch_norm, concats, epilogue, glu, rotations, siblings
 
 PASSES: dict[str, Callable[..., Any]] = {
@@ -21,4 +21,5 @@ PASSES: dict[str, Callable[..., Any]] = {
     "rotations": rotations.run,
     "concats": concats.run,
     "precision": precision.run,
+    "tensor_parallel": tensor_parallel.run,
 }
