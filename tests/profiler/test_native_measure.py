@@ -124,7 +124,7 @@ def test_the_fastest_pick_counts() -> None:
     def make() -> Action:
         if not threads or threads[-1] is not threading.current_thread():
             threads.append(threading.current_thread())
-        return clock.make((3e-6, 2e-6, 4e-6)[len(threads) - 1])
+        return clock.make(2e-6 if len(threads) == 3 else 4e-6)
 
     assert clock.times(make, 0.1) == pytest.approx((2e-6, 1e-6))
     assert len(set(threads)) == PICKS
