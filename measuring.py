@@ -34,7 +34,8 @@ _STATE = click.option("--state-in", metavar="FILE", help="Start each run with th
 @click.option("--repeat", type=click.IntRange(1), default=20, show_default=True, metavar="N",
               help="Time so many runs that are not traced.")  # fmt: skip
 @click.option("--native", is_flag=True,
-              help="Check and time PyTorch's kernel beside each instruction; onnxruntime beside a model.")  # fmt: skip
+              help="Check and time PyTorch's kernel beside each instruction, or without it NumPy's or CuPy's; "
+                   "onnxruntime beside a model.")  # fmt: skip
 @click.option("--torch", "network", metavar="FILE.py:NAME",
               help="Time a PyTorch module beside it: NAME() gives it and its example inputs.")  # fmt: skip
 @click.option("--instruction", type=click.IntRange(0), metavar="I", help="Show, and compare, this instruction only.")
@@ -59,22 +60,26 @@ def profile(
     """
     from dla.arguments import inputs_for, parsed_dims, source, state_for
     from dla.profiler import run, whole
+    from dla.profiler.native.library import library_for, require_torch
     from dla.profiler.stand import stand_for
 
     sizes = parsed_dims(dims)
     _check_places(program, {"--html": html, "--trace": trace, "--json": None if json_file == "-" else json_file})
     stand = stand_for(backend, note)
-    for option in ["--native"] * native + ["--torch"] * (network is not None):
-        run.require_torch(option, stand.name)
+    if network is not None:
+        require_torch("--torch", stand.name)
+    library = library_for(stand.name) if native else None
     build = whole.factory(network) if network else None
     origin = source(program, model, inputs, sizes)
     _check_index(origin, instruction)
     note(f"backend: {stand.name}")
+    if library is not None and library.instead:
+        note(f"native kernels are {library.name}'s: {library.instead}")
     tensors, state = inputs_for(origin, inputs, seed, sizes), state_for(origin.program, state_in)
     with waiting("profiling") as tell:
         found, trap = run.measured(stand, origin.program, tensors, sizes, state, repeat=repeat, progress=tell)
-        if native:
-            found = run.with_natives(found, lambda index: instruction in (None, index), tell)
+        if library is not None:
+            found = run.with_natives(found, lambda index: instruction in (None, index), tell, library)
         judge = whole.Judge(origin.program, tensors, found.dims, state)
         if trap is None and native and origin.request is not None:
             found = run.with_wholes(found, _onnxruntime(origin, stand, judge, repeat))

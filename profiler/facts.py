@@ -34,6 +34,7 @@ def facts(profile: Profile) -> dict[str, Any]:
             "bytes_per_s": profile.ceilings.bytes_per_second,
             "flops_per_s": dict(profile.ceilings.flops),
         },
+        "natives": profile.natives or None,
         "instructions": [
             _instruction(m, cost.sized(profile.program.instructions[m.figures.index], sizes)) for m in measured(profile)
         ],

@@ -59,7 +59,7 @@ def page(profile: Profile) -> str:
         heading=f"Profile of {escape(name)}",
         banner=_banner(profile),
         tiles=_tiles(profile),
-        natives=escape(_about_natives(everything)),
+        natives=escape(_about_natives(everything, profile.natives or "the library")),
         timeline=escape(_about_timeline(profile)),
         memory=escape(_about_memory(memory)),
         segments=_segments(profile),
@@ -137,13 +137,13 @@ def _tiles(profile: Profile) -> str:
     return "".join(f"<div><dt>{escape(name)}</dt><dd>{escape(value)}</dd></div>" for name, value in tiles)
 
 
-def _about_natives(everything: Iterable[Measured]) -> str:
+def _about_natives(everything: Iterable[Measured], whose: str) -> str:
     found = [m for m in everything if m.figures.native is not None and m.active is not None]
     if not found:
         return "No instruction was timed beside a native kernel."
     faster = sum((m.of_native or 0) >= 1 for m in found)
     wrong = sum(m.figures.native is not None and not m.figures.native.agrees for m in found)
-    text = f"Time of one call: dla in the running program, the native kernel alone with a cold cache. {faster} of "
+    text = f"Time of one call: dla in the running program, {whose}'s kernel alone with a cold cache. {faster} of "
     text += f"{len(found)} instructions are at least as fast as theirs."
     if len(found) > BARS:
         text += f" Shown are the {BARS} that take longest."

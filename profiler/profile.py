@@ -21,7 +21,7 @@ class Ceilings:
 class Native:
     """An instruction's native kernel on the same shapes, dtypes and layouts."""
 
-    kernel: str  # "torch.nn.functional.linear (cuBLAS)"
+    kernel: str  # "torch.addmm (+ bias), on the CPU"
     cold: float  # median, with the second-level cache flushed before
     warm: float | None
     agrees: bool  # its result is the instruction's, within the error bounds of both
@@ -95,6 +95,7 @@ class Profile:
     segments: Mapping[str, int]  # bytes by segment
     wholes: tuple[Whole, ...] = ()
     trap: str | None = None  # the run ended so; everything here is of the time before
+    natives: str = ""  # whose kernels stand beside the instructions: "PyTorch"; nothing where none were asked for
     chosen: int | None = None  # the instruction that is asked about; None: all
 
     @property

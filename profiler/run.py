@@ -15,11 +15,13 @@ from dla.assembler import assemble
 from dla.emulator.backend import TracedSession
 from dla.emulator.binding import bind
 from dla.emulator.trace import Trace
-from dla.isa.errors import BackendError, InputError, Trap
+from dla.isa.errors import InputError, Trap
 from dla.isa.program import Program
 from dla.profiler.bench import Limits, latencies
 from dla.profiler.critical import critical_path
 from dla.profiler.figures import NANOSECOND, at_run, figures
+from dla.profiler.native.library import Library, library_for
+from dla.profiler.native.measure import natives
 from dla.profiler.profile import Native, Profile, Whole
 from dla.profiler.stand import Stand, stand_for
 
@@ -121,41 +123,26 @@ def times(
 
 
 def with_natives(
-    found: Profile, chosen: Callable[[int], bool] = lambda index: True, progress: Progress = _silent
-) -> Profile:
-    """`found` with native kernels beside the instructions that ran and are `chosen`.
-
-    Raises BackendError without PyTorch.
-    """
-    require_torch("--native", found.machine)
-    from dla.profiler.native.measure import natives  # imports PyTorch, which is slow
-
+    found: Profile, chosen: Callable[[int], bool] = lambda index: True, progress: Progress = _silent,
+    library: Library | None = None,
+) -> Profile:  # fmt: skip
+    """`found` with native kernels beside the instructions that ran and are `chosen`; of `library`, or what is there."""
+    library = library or library_for(found.machine)
     ran = {f.index for f in found.figures if f.calls}
     sizes = at_run(found.program, found.dims)
     beside = natives(found.program, sizes, lambda index: index in ran and chosen(index), progress,
-                     machine=found.machine)  # fmt: skip
+                     library=library)  # fmt: skip
 
     def one(native: Native | str | None) -> dict[str, Any]:
         return {} if native is None else {"why_no_native": native} if isinstance(native, str) else {"native": native}
 
-    return replace(found, figures=tuple(replace(f, **one(beside.get(f.index))) for f in found.figures))
+    compared = tuple(replace(f, **one(beside.get(f.index))) for f in found.figures)
+    return replace(found, figures=compared, natives=library.name)
 
 
 def with_wholes(found: Profile, wholes: Sequence[Whole]) -> Profile:
     """`found` with the same network elsewhere beside it."""
     return replace(found, wholes=(*found.wholes, *wholes))
-
-
-def require_torch(option: str, machine: str) -> None:
-    """Raise BackendError where there is no PyTorch for `option`: on the processor that `machine` is measured on."""
-    try:
-        import torch  # asked for only where it is needed
-    except ImportError as error:
-        raise BackendError(f"{option} needs PyTorch, which cannot be imported: {error}",
-                           hint="pip install 'dla[native]'") from None  # fmt: skip
-    if machine == "gpu" and not torch.cuda.is_available():
-        raise BackendError(f"{option} needs a PyTorch that sees the GPU; this one ({torch.__version__}) does not",
-                           hint="install PyTorch for CUDA: https://pytorch.org")  # fmt: skip
 
 
 def only(found: Profile, index: int) -> Profile:

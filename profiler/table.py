@@ -110,6 +110,8 @@ def _head(profile: Profile) -> list[Text]:
             f"at the ceilings it would take {duration(profile.roof)}, {share(profile.roof / profile.wall)} of a run"
             f"{f'; multiprocessors work {share(busy)} of the time' if busy is not None else ''}"
         ))  # fmt: skip
+    if profile.natives:
+        lines.append(Text(f"native kernels are {printable(profile.natives)}'s"))
     if profile.trace.lost:
         lines.append(Text(f"{profile.trace.lost:,} spans were lost for want of room: see the beginning only", "yellow"))
     return lines

@@ -128,7 +128,7 @@ def of_torch(
     """
     import torch
 
-    from dla.profiler.native.clock import clock_for
+    from dla.profiler.native.pytorch.clock import clock_for
 
     timer = clock_for(machine)
     network, example = build()
@@ -186,7 +186,7 @@ def _given(judge: Judge, example: tuple[Any, ...], device: str) -> tuple[tuple[A
     """What to call the module with, and whether that is the program's inputs."""
     import torch
 
-    from dla.profiler.native.operands import from_numpy
+    from dla.profiler.native.pytorch.convert import from_numpy
 
     bound = bind(judge.program, judge.inputs, judge.dims).arrays
     ours = [from_numpy(bound[t.name], device) for t in judge.program.in_segment(Segment.INPUT)]
@@ -203,7 +203,7 @@ def _outputs(program: Program, made: Any) -> dict[str, Array]:
     """What a module gave, as the program's outputs: in order, in the program's types."""
     import torch
 
-    from dla.profiler.native.operands import to_numpy
+    from dla.profiler.native.pytorch.convert import to_numpy
 
     values = (
         list(made.values()) if isinstance(made, Mapping) else list(made) if isinstance(made, tuple | list) else [made]

@@ -125,11 +125,13 @@ def test_a_network_stands_beside_the_program() -> None:
     assert first["time_us"] > 0
 
 
-def test_a_model_stands_beside_onnxruntime() -> None:
-    """With --native; a program that was compiled from it is compared with it."""
+@pytest.mark.parametrize("torch", [True, False])
+def test_a_model_stands_beside_onnxruntime(torch: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With --native; a program that was compiled from it is compared with it. That needs no PyTorch."""
     onnx: Any = pytest.importorskip("onnx")
     pytest.importorskip("onnxruntime")
-    pytest.importorskip("torch")
+    if not torch:
+        monkeypatch.setitem(sys.modules, "torch", None)
     x, y = (onnx.helper.make_tensor_value_info(n, 1, [2, 3]) for n in "xy")
     graph = onnx.helper.make_graph([onnx.helper.make_node("Exp", ["x"], ["y"])], "g", [x], [y])
     model = onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", 17)], ir_version=8)
@@ -191,14 +193,60 @@ def test_bad_options_are_one_message_and_an_exit_code(what: str, monkeypatch: py
     assert files() == before
 
 
-@pytest.mark.parametrize("option", [("--native",), ("--torch", "net.py:build")])
-def test_without_pytorch_its_options_are_refused(option: tuple[str, ...], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_pytorch_its_modules_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     """Before anything is measured, with the way to get it."""
     monkeypatch.setitem(sys.modules, "torch", None)
-    result = dla(*PROFILE, *option)
+    result = dla(*PROFILE, "--torch", "net.py:build")
     assert result.exit_code == 6
-    assert result.stderr.startswith(f"error: {option[0]} needs PyTorch")
+    assert result.stderr.startswith("error: --torch needs PyTorch")
     assert "help: pip install 'dla[native]'" in result.stderr
+
+
+LAYERS = """\
+.program layers
+.input  x : f32[n <= 8, 4, 4, 3]
+.input  w : {0}[48, 10]
+.input  k : f32[2, 1, 1, 3]
+.scratch c : f32[n, 4, 4, 2]
+.scratch h : {0}[n, 48]
+.scratch s : {0}[n, 10]
+.output y : {0}[n, 10]
+.output best : i64[n]
+main:
+    CONV         c, x, k
+    COPY         h, x.reshape(n, 48)
+    GEMM         s, h, w act=relu
+    SOFTMAX.soft y, s axis=1
+    REDUCE.argmax best, y axes=[1]
+    HALT
+"""
+
+
+@pytest.mark.parametrize("dtype", ["f32", "f16", "bf16"])
+def test_without_pytorch_natives_are_numpys(dtype: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Checked, and named after its functions; a reason says how to get PyTorch's, and every report whose these are."""
+    monkeypatch.setitem(sys.modules, "torch", None)
+    Path("layers.dla").write_text(LAYERS.format(dtype))
+    arguments = ("profile", "layers.dla", "--random", "1", "--repeat", "1", "--native", "--backend", "golden")
+    result = dla(*arguments, "--json", "r.json", "--html", "r.html")
+    assert result.exit_code == 0, result.output
+    assert "native kernels are NumPy's: PyTorch cannot be imported: " in result.stderr
+    assert "(pip install 'dla[native]')" in result.stderr
+    assert "\nnative kernels are NumPy's\n" in result.stdout
+    assert "NumPy's kernel alone" in " ".join(Path("r.html").read_text().replace("&#x27;", "'").split())
+    found = json.loads(Path("r.json").read_text())
+    assert found["natives"] == "NumPy"
+    conv, *others, halt = found["instructions"]
+    assert conv["why_no_native"] == "NumPy has no convolution of channels; for PyTorch's: pip install 'dla[native]'"
+    assert (halt["native"], halt["why_no_native"]) == (None, None)
+    half = dtype != "f32"
+    assert [one["native"]["kernel"] for one in others] == [
+        "numpy.copyto",
+        "numpy.astype, matmul, maximum" if half else "numpy.matmul, maximum",
+        "numpy." + "astype, " * half + "max, subtract, exp, sum, divide",
+        "numpy.argmax",
+    ]
+    assert all(one["native"]["agrees"] and one["native"]["cold_us"] > 0 for one in others)
 
 
 @pytest.mark.parametrize("option", ["--html", "--trace", "--json"])

@@ -9,12 +9,14 @@ from __future__ import annotations
 
 import statistics
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Protocol
 
-import torch
+import numpy as np
+
+from dla.profiler.native.given import Action
 
 FLUSH_BYTES = {"cuda": 2**28, "cpu": 2**26}
 """Several times the largest cache of any device at hand."""
@@ -29,9 +31,7 @@ PICKS = 8
 """Of cuDNN's autotuner, of which the fastest counts: it tries each kernel once, so what it picks varies (on an H200 one
 pick for a convolution took up to 1.3 times as long as another, and one of six was the best). PyTorch keeps a pick for
 the thread that asked."""
-_WARMING = 3  # runs before a graph is captured: what is done only once is done then
-
-Action = Callable[[], Any]
+WARMING = 3  # runs before a graph is captured: what is done only once is done then
 
 
 class Clock(Protocol):
@@ -55,11 +55,6 @@ class Clock(Protocol):
         ...
 
 
-def clock_for(machine: str) -> Clock:
-    """On the processor that `machine` is measured on: "gpu" or "golden". Nothing is compared across processors."""
-    return CudaClock() if machine == "gpu" else CpuClock()
-
-
 def median(clock: Clock, action: Action, *, cold: bool, budget: float) -> float:
     """The median seconds of as many executions as `budget` seconds hold, within limits."""
     estimate = clock.once(action, cold=cold)
@@ -72,8 +67,9 @@ class CpuClock:
 
     device = "cpu"
 
-    def __init__(self) -> None:
-        self._flush = torch.zeros(FLUSH_BYTES["cpu"], dtype=torch.uint8)
+    def __init__(self, flush: Action | None = None) -> None:
+        other = np.zeros(0 if flush else FLUSH_BYTES["cpu"], np.uint8)
+        self._flush = flush or (lambda: np.add(other, 1, out=other))
 
     def times(self, make: Callable[[], Action], budget: float) -> tuple[float, float]:
         """Of one call by itself: there is nothing to launch."""
@@ -88,41 +84,26 @@ class CpuClock:
     def once(self, action: Action, *, cold: bool) -> float:
         """Seconds of one execution; where `cold`, after the caches were filled with something else."""
         if cold:
-            self._flush.add_(1)
+            self._flush()
         began = time.perf_counter()
         action()
         return time.perf_counter() - began
 
 
-@dataclass(frozen=True)
-class _Captured:
-    """A CUDA graph, and actions whose operands it uses: memory that nobody holds may be given back to the driver."""
-
-    graph: torch.cuda.CUDAGraph
-    actions: tuple[Action, ...]
-
-    def __call__(self) -> None:
-        self.graph.replay()
-
-
-class CudaClock:
-    """Events of the GPU, around a CUDA graph of the action."""
+class GraphClock(ABC):
+    """Events of the GPU, around CUDA graphs that a library captures."""
 
     device = "cuda"
-
-    def __init__(self) -> None:
-        self._stream = torch.cuda.Stream()
-        self._flush = torch.empty(FLUSH_BYTES["cuda"], dtype=torch.uint8, device="cuda")
+    picks = PICKS
 
     def times(self, make: Callable[[], Action], budget: float) -> tuple[float, float]:
-        """Of a call among others in a CUDA graph, the fastest of PICKS. Raises RuntimeError as `prepared` does."""
+        """Of a call among others in a CUDA graph, the fastest of `picks`. Raises RuntimeError as `prepared` does."""
         picks = []
-        for _ in range(PICKS):
+        for _ in range(self.picks):
             with ThreadPoolExecutor(1) as thread:
                 picks.append(thread.submit(self._times, make, budget).result())
         return min(picks)
 
-    @torch.inference_mode()  # of this thread
     def _times(self, make: Callable[[], Action], budget: float) -> tuple[float, float]:
         first = make()
         one = self.prepared(first)
@@ -141,30 +122,10 @@ class CudaClock:
         """
         return self._captured([action])
 
+    @abstractmethod
     def _captured(self, actions: Sequence[Action]) -> Action:
         """One graph of all `actions`."""
-        with torch.cuda.stream(self._stream):
-            for action in dict.fromkeys(actions):
-                for _ in range(_WARMING):
-                    action()
-        torch.cuda.synchronize()
-        graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph, stream=self._stream):
-            for action in actions:
-                action()
-        return _Captured(graph, tuple(actions))
 
+    @abstractmethod
     def once(self, action: Action, *, cold: bool) -> float:
         """Seconds of one execution; where `cold`, with nothing of use in the second-level cache."""
-        with torch.cuda.stream(self._stream):
-            if cold:
-                self._flush.zero_()
-            else:
-                action()
-            torch.cuda._sleep(HEAD_START_CYCLES)
-            begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-            begin.record()
-            action()
-            end.record()
-        end.synchronize()
-        return float(begin.elapsed_time(end)) / 1e3

@@ -1,55 +1,58 @@
-"""What a native kernel is given: the operands of one instruction as torch tensors, in the program's layouts."""
+"""What a native kernel is given: the operands of one instruction as a library's tensors, in the program's layouts."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
-
-import torch
+from typing import Any, Generic, TypeVar
 
 from dla.isa.descriptor import Descriptor
-from dla.isa.dtypes import DType
 from dla.isa.program import Instruction
 from dla.isa.table import Role
 
-Tensors = torch.Tensor | tuple[torch.Tensor, ...]
-"""One tensor per output that the instruction has, in order; a single one alone."""
+T = TypeVar("T")
+"""A library's tensors."""
 
-TORCH = {
-    DType.F32: torch.float32, DType.F16: torch.float16, DType.BF16: torch.bfloat16, DType.I8: torch.int8,
-    DType.U8: torch.uint8, DType.I32: torch.int32, DType.I64: torch.int64, DType.BOOL: torch.bool,
-}  # fmt: skip
+Action = Callable[[], Any]
 
 
 class NoNativeError(Exception):
-    """PyTorch has nothing that does this; the message says what it lacks, in words."""
+    """The library has nothing that does this; the message says what it lacks, in words."""
 
 
 @dataclass(frozen=True)
 class Call:
-    """A native kernel with its operands: `run` computes the outputs, anew each time."""
+    """A native kernel with its operands: `run` gives new outputs, a tuple where there are several."""
 
     kernel: str  # "torch.addmm, torch.relu"
-    run: Callable[[], Tensors]
+    run: Action
 
 
 @dataclass(frozen=True)
-class Given:
+class Rounding:
+    """What moves each result of a kernel in f64 as a rounding to a type that is stored would: by up to `roundoff`."""
+
+    roundoff: float
+    direction: float | None  # 1: all away from zero, -1: all toward it, None: at random
+    seed: int
+
+
+@dataclass(frozen=True)
+class Given(Generic[T]):
     """One instruction without registers, and its operands by name: inputs with values, outputs with the place for them.
 
     With `exact`, every float is f64, whatever the instruction says: for asking how far roundings move a result.
     """
 
     instruction: Instruction
-    tensors: Mapping[str, torch.Tensor]
+    tensors: Mapping[str, T]
     exact: bool = False
 
-    def __getitem__(self, name: str) -> torch.Tensor:
+    def __getitem__(self, name: str) -> T:
         return self.tensors[name]
 
-    def get(self, name: str) -> torch.Tensor | None:
+    def get(self, name: str) -> T | None:
         """The operand called `name`, None where the instruction has none."""
         return self.tensors.get(name)
 
@@ -63,24 +66,17 @@ class Given:
         return self.instruction.row.with_defaults(self.instruction.attributes)
 
     @property
-    def out(self) -> torch.Tensor:
+    def out(self) -> T:
         """The place of the first output."""
         return self.tensors[self.instruction.row.outputs[0].name]
-
-    def typed(self, result: torch.Tensor, name: str | None = None) -> torch.Tensor:
-        """`result` with the type and shape of output `name`, the first one if None; a copy only where these differ."""
-        out = self.out if name is None else self.tensors[name]
-        if result.shape != out.shape:
-            result = result.expand(out.shape).contiguous()
-        return result if result.dtype == out.dtype else result.to(out.dtype)
-
-    @property
-    def one_type(self) -> bool:
-        """Whether all floats of the instruction have one type."""
-        return len({t.dtype for t in self.tensors.values() if t.dtype.is_floating_point}) <= 1
 
 
 def operands(instruction: Instruction) -> list[tuple[str, Role, Descriptor]]:
     """(name, role, descriptor) of the operands that are there."""
     pairs = zip(instruction.row.operands, instruction.operands, strict=True)
     return [(spec.name, spec.role, d) for spec, d in pairs if d is not None]
+
+
+def several(made: Any) -> tuple[Any, ...]:
+    """What a call gave, one tensor for each output."""
+    return made if isinstance(made, tuple) else (made,)

@@ -2,22 +2,22 @@
 
 from __future__ import annotations
 
+import math
 import zlib
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-import ml_dtypes
 import numpy as np
-import torch
 
 from dla.isa import cost, shapes
 from dla.isa.descriptor import Descriptor
-from dla.isa.dtypes import Array
+from dla.isa.dtypes import DType
 from dla.isa.program import Instruction
 from dla.isa.registers import Register
 from dla.isa.table import Role
-from dla.profiler.native.given import TORCH, operands
+from dla.profiler.native.given import operands
+from dla.profiler.native.library import Library
 
 _AXIS = {"GEMM": "M", "CONV": "N", "POOL": "N", "ATTENTION": "S", "ROPE": "S"}
 """The dim that a part is cut along, by mnemonic; elsewhere the first axis of what the operands have in common."""
@@ -44,72 +44,66 @@ def settled(instruction: Instruction, sizes: Mapping[int, int]) -> Instruction:
 # -- whole operands
 
 
-def made_up(instruction: Instruction, device: str) -> dict[str, torch.Tensor]:
+def made_up(instruction: Instruction, library: Library) -> dict[str, Any]:
     """Tensors for every operand of a settled instruction: numbers that it can compute with, and room for outputs."""
-    return {name: _tensor(instruction, name, role, d, device) for name, role, d in operands(instruction)}
+    return {name: _tensor(instruction, name, role, d, library) for name, role, d in operands(instruction)}
 
 
-def _tensor(instruction: Instruction, name: str, role: Role, d: Descriptor, device: str) -> torch.Tensor:
-    dtype, count = TORCH[d.dtype], d.span // d.dtype.itemsize
-    flat = torch.empty(count, dtype=dtype, device=device)
-    if role is Role.IN:
-        _draw(flat, instruction, name)
-    return torch.as_strided(flat, d.bounds, d.strides) if count else torch.empty(d.bounds, dtype=dtype, device=device)
+def _tensor(instruction: Instruction, name: str, role: Role, d: Descriptor, library: Library) -> Any:
+    count = d.span // d.dtype.itemsize
+    if not count:
+        return library.empty(d.bounds, d.dtype)
+    flat = _drawn(instruction, name, d, library) if role is Role.IN else library.empty((count,), d.dtype)
+    return library.strided(flat, d.bounds, d.strides)
 
 
-def _draw(flat: torch.Tensor, instruction: Instruction, name: str) -> None:
-    """Fill `flat`: floats normally distributed, integers small, indices inside their axis."""
-    generator = torch.Generator(flat.device).manual_seed(zlib.crc32(name.encode()))
+def _drawn(instruction: Instruction, name: str, d: Descriptor, library: Library) -> Any:
+    """A row of floats normally distributed, integers small, or indices inside their axis."""
+    count, dtype, seed = d.span // d.dtype.itemsize, d.dtype, zlib.crc32(name.encode())
     mnemonic, sub = instruction.row.mnemonic, instruction.sub
     if name == "indices":
-        _draw_indices(flat, instruction, generator)
-    elif flat.dtype is torch.bool:
-        flat.bernoulli_(0.9, generator=generator)
-    elif flat.dtype.is_floating_point:
-        flat.normal_(generator=generator)
-        if name == "var" or (mnemonic == "COPY" and not _is_signed(instruction)):
-            flat.abs_()
-    else:
-        divisor = mnemonic == "EW" and name == "b" and sub in ("div", "mod", "pow")
-        flat.random_(1 if divisor else 0, 4 if sub == "pow" else 100, generator=generator)
+        return _indices(instruction, d, library, seed)
+    if dtype is DType.BOOL:
+        return library.integers(count, DType.U8, 0, 10, seed) != 0  # nine in ten
+    if dtype.is_float:
+        drawn = library.normal(count, dtype, seed)
+        return abs(drawn) if name == "var" or (mnemonic == "COPY" and not _is_signed(instruction)) else drawn
+    divisor = mnemonic == "EW" and name == "b" and sub in ("div", "mod", "pow")
+    return library.integers(count, dtype, 1 if divisor else 0, 4 if sub == "pow" else 100, seed)
 
 
 def _is_signed(instruction: Instruction) -> bool:
-    """Whether a copy's result can be negative: what PyTorch makes of negative floats in u8 is its own affair."""
+    """Whether a copy's result can be negative: what libraries make of negative floats in u8 is their own affair."""
     out = instruction.operands[0]
     return out is None or out.dtype.numpy.kind != "u"
 
 
-def _draw_indices(flat: torch.Tensor, instruction: Instruction, generator: torch.Generator) -> None:
+def _indices(instruction: Instruction, d: Descriptor, library: Library, seed: int) -> Any:
     """Indices inside the axis of x; in a permuted order, so that as few as possible of a scatter's meet."""
     x = instruction.operand("x")
     axis = instruction.row.with_defaults(instruction.attributes)["axis"]
     size = 1 if x is None else max(1, x.bounds[axis])
-    order = torch.randperm(size, generator=generator, device=flat.device)
-    d = instruction.operand("indices")
-    assert d is not None, "a required operand"
-    if instruction.row.mnemonic == "SCATTER" and d.rank:
-        counted = torch.arange(d.bounds[axis], device=flat.device).reshape(
-            [-1 if k == axis else 1 for k in range(d.rank)]
-        )
-        if flat.numel():
-            torch.as_strided(flat, d.bounds, d.strides).copy_(order[counted % size].expand(d.bounds))
-    else:
-        flat.random_(0, size, generator=generator)
+    count = d.span // d.dtype.itemsize
+    if instruction.row.mnemonic != "SCATTER" or not d.rank:
+        return library.integers(count, d.dtype, 0, size, seed)
+    order = np.random.default_rng(seed).permutation(size)
+    counted = np.arange(d.bounds[axis]).reshape([-1 if k == axis else 1 for k in range(d.rank)])
+    flat = np.zeros(count, d.dtype.numpy)
+    strides = [stride * d.dtype.itemsize for stride in d.strides]
+    np.lib.stride_tricks.as_strided(flat, d.bounds, strides)[...] = order[counted % size]
+    return library.tensor(flat)
 
 
 # -- parts, for checking
 
 
-def part(
-    instruction: Instruction, tensors: Mapping[str, torch.Tensor], work: float
-) -> tuple[Instruction, dict[str, torch.Tensor]]:
+def part(instruction: Instruction, tensors: Mapping[str, Any], work: float) -> tuple[Instruction, dict[str, Any]]:
     """The last rows (samples, queries ...) of an instruction's operands: so many that they are about `work` operations.
 
     What the instruction computes there depends on nothing else, so it is an instruction, too. Rows that have no such
     axis stay whole.
     """
-    size = max(cost.flops(instruction), 16 * max((t.numel() for t in tensors.values()), default=0))
+    size = max(cost.flops(instruction), 16 * max((math.prod(t.shape) for t in tensors.values()), default=0))
     label = _AXIS.get(instruction.row.mnemonic, "B0")
     if instruction.row.mnemonic == "SOFTMAX" and instruction.attributes.get("axis", 0) == 0:
         label = "B1"
@@ -122,7 +116,7 @@ def part(
     cut = dict(tensors)
     for name, axis in places.items():
         if tensors[name].shape[axis] == whole:
-            cut[name] = tensors[name].narrow(axis, whole - kept, kept)
+            cut[name] = tensors[name][(slice(None),) * axis + (slice(whole - kept, None),)]
     return _instruction_of(instruction, cut, whole - kept), cut
 
 
@@ -143,32 +137,13 @@ def _labels(instruction: Instruction, name: str) -> list[str]:
     raise KeyError(name)
 
 
-def _instruction_of(instruction: Instruction, tensors: Mapping[str, torch.Tensor], skipped: int) -> Instruction:
+def _instruction_of(instruction: Instruction, tensors: Mapping[str, Any], skipped: int) -> Instruction:
     """`instruction` with the shapes of `tensors`, which lack the first `skipped` rows."""
     made = tuple(
-        d and replace(d, dims=tuple(tensors[spec.name].shape), strides=tuple(tensors[spec.name].stride()))
+        d and replace(d, dims=tuple(tensors[spec.name].shape))
         for spec, d in zip(instruction.row.operands, instruction.operands, strict=True)
     )
     attributes = dict(instruction.attributes)
     if instruction.row.mnemonic == "ATTENTION" and attributes.get("position") is not None:
         attributes["position"] += skipped
     return replace(instruction, operands=made, attributes=attributes)
-
-
-# -- to NumPy and back
-
-
-def to_numpy(tensor: torch.Tensor) -> Array:
-    """A copy of `tensor` on the host; bf16 as ml_dtypes has it."""
-    host = tensor.detach().cpu()
-    if host.dtype is torch.bfloat16:
-        return np.asarray(host.contiguous().view(torch.int16).numpy().view(ml_dtypes.bfloat16))
-    return np.asarray(host.numpy())
-
-
-def from_numpy(array: Any, device: str = "cpu") -> torch.Tensor:
-    """A tensor with the elements of `array`, which may be bf16."""
-    array = np.array(array, order="C")  # a copy, which may be written
-    if array.dtype == ml_dtypes.bfloat16:
-        return torch.from_numpy(array.view(np.int16)).view(torch.bfloat16).to(device)
-    return torch.from_numpy(array).to(device)

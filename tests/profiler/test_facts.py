@@ -26,8 +26,8 @@ def test_keys_are_stable() -> None:
     found = facts(made.resnet())
     assert list(found) == [
         "program", "machine", "device", "dims", "wall_us", "runs_us", "traced_us", "overhead_us", "launch_us",
-        "roof_us", "utilisation", "multiprocessors", "blocks", "spans", "lost_spans", "ceilings", "instructions",
-        "kinds", "critical_path", "segments_bytes", "wholes", "trap",
+        "roof_us", "utilisation", "multiprocessors", "blocks", "spans", "lost_spans", "ceilings", "natives",
+        "instructions", "kinds", "critical_path", "segments_bytes", "wholes", "trap",
     ]  # fmt: skip
     assert list(found["instructions"][0]) == [
         "index", "name", "text", "location", "operands", "attributes", "way", "calls", "time_us", "share", "active_us",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import zlib
+from typing import Any
 
 import pytest
 from generators import Drawer, random_pieces
@@ -15,15 +16,22 @@ from dla.isa.instructions import BY_MNEMONIC, ROWS
 from dla.isa.program import Instruction
 from dla.isa.table import Exec
 
-torch = pytest.importorskip("torch", reason="native kernels are PyTorch's")
+torch = pytest.importorskip("torch", reason="PyTorch's kernels are tested beside NumPy's")
 
-from dla.profiler.native import NATIVE, WHY_NOT, check  # noqa: E402  # imports torch
-from dla.profiler.native.given import Given, NoNativeError  # noqa: E402
+from dla.profiler.native import check  # noqa: E402
+from dla.profiler.native.arrays import kernels as arrays  # noqa: E402
+from dla.profiler.native.arrays.library import numpy_library  # noqa: E402
+from dla.profiler.native.given import NoNativeError  # noqa: E402
+from dla.profiler.native.library import Library  # noqa: E402
 from dla.profiler.native.operands import made_up, settled  # noqa: E402
+from dla.profiler.native.pytorch import library as pytorch  # noqa: E402
 
+TORCH, NUMPY = pytorch.PyTorch("golden"), numpy_library("")
 TENSOR = [row for row in ROWS if row.unit is Exec.TENSOR]
-CASES = [(row.mnemonic, sub) for row in TENSOR if row.mnemonic in NATIVE
-         for sub in ([s.name for s in row.subs] or [""])]  # fmt: skip
+CASES = [(library, row.mnemonic, sub) for library in (TORCH, NUMPY) for row in TENSOR
+         if row.mnemonic not in library.why_not for sub in ([s.name for s in row.subs] or [""])]  # fmt: skip
+REFUSED = {("NumPy", "ACT.gelu"), ("NumPy", "ACT.erf")}
+"""That a library takes in no case."""
 
 
 def random_instruction(mnemonic: str, sub: str, seed: int) -> Instruction:
@@ -42,43 +50,54 @@ def described(instruction: Instruction) -> str:
     return f"{instruction.name} {operands} {instruction.attributes}"
 
 
-def test_every_tensor_row_has_a_native_or_a_reason() -> None:
+@pytest.mark.parametrize("library", [TORCH, NUMPY], ids=lambda library: library.name)
+def test_every_tensor_row_has_a_native_or_a_reason(library: Library) -> None:
     """A new instruction without either fails here."""
-    assert set(NATIVE) | set(WHY_NOT) == {row.mnemonic for row in TENSOR}
-    assert not set(NATIVE) & set(WHY_NOT)
+    kernels = {"PyTorch": set(pytorch.KERNELS), "NumPy": set(arrays.KERNELS)}[library.name]
+    assert kernels | set(library.why_not) == {row.mnemonic for row in TENSOR}
+    assert not kernels & set(library.why_not)
 
 
-@pytest.mark.parametrize(("mnemonic", "sub"), CASES, ids=lambda case: case or "-")
-def test_natives_equal_the_instructions(mnemonic: str, sub: str) -> None:
-    """Within the bounds, or PyTorch says that it does not take it; at least one random case is taken."""
+def case(value: object) -> str:
+    """What a case is called."""
+    return value if isinstance(value, str) and value else getattr(value, "name", "-")
+
+
+@pytest.mark.parametrize(("library", "mnemonic", "sub"), CASES, ids=case)
+def test_natives_equal_the_instructions(library: Library, mnemonic: str, sub: str) -> None:
+    """Within the bounds, or the library says that it does not take it; at least one random case is taken."""
     taken = 0
     for seed in range(12):
         instruction = random_instruction(mnemonic, sub, zlib.crc32(f"{mnemonic}{sub}{seed}".encode()))
-        tensors = made_up(instruction, "cpu")
+        tensors = made_up(instruction, library)
         try:
-            with torch.inference_mode():
-                result = NATIVE[mnemonic](Given(instruction, tensors)).run()
-        except (NoNativeError, RuntimeError, NotImplementedError):
+            with library.asked(instruction):
+                result = library.run(instruction, tensors)()
+                assert library.kernel(instruction, tensors).startswith(("torch", "numpy"))
+        except (NoNativeError, *library.refusals):
             continue
-        agrees, error = check.judged(instruction, tensors, result)
+        agrees, error = check.judged(library, instruction, tensors, result)
         assert agrees, f"{described(instruction)}: {error}"
         taken += 1
-    assert taken
+    assert bool(taken) is ((library.name, instruction.name) not in REFUSED)
 
 
-@pytest.mark.parametrize("mnemonic", sorted(NATIVE))
+@pytest.mark.parametrize("library", [TORCH, NUMPY], ids=case)
+@pytest.mark.parametrize("mnemonic", sorted(pytorch.KERNELS))
 @pytest.mark.parametrize("seed", range(3))
-def test_parts_of_large_instructions_are_judged_as_instructions(mnemonic: str, seed: int) -> None:
+def test_parts_of_large_instructions_are_judged_as_instructions(library: Library, mnemonic: str, seed: int) -> None:
     """The last rows of what a kernel computed are what the instruction with these rows alone computes."""
-    subs = [sub for name, sub in CASES if name == mnemonic]
-    instruction = random_instruction(mnemonic, subs[seed % len(subs)], 1000 + seed)
-    tensors = made_up(instruction, "cpu")
-    try:
-        with torch.inference_mode():
-            result = NATIVE[mnemonic](Given(instruction, tensors)).run()
-    except (NoNativeError, RuntimeError):
+    if mnemonic in library.why_not:
         return
-    assert check.judged(instruction, tensors, result, work=64)[0], described(instruction)
+    subs = [sub for of, name, sub in CASES if (of, name) == (library, mnemonic)]
+    instruction = random_instruction(mnemonic, subs[seed % len(subs)], 1000 + seed)
+    tensors = made_up(instruction, library)
+    try:
+        with library.asked(instruction):
+            result = library.run(instruction, tensors)()
+    except (NoNativeError, *library.refusals):
+        return
+    assert check.judged(library, instruction, tensors, result, work=64)[0], described(instruction)
 
 
 def program_of(declarations: str, instruction: str) -> Instruction:
@@ -96,24 +115,31 @@ PRODUCT = """
 """
 WRONG = {
     "a factor": lambda y: y * 1.1,
-    "nothing at all": torch.zeros_like,
-    "one element": lambda y: y.index_put((torch.tensor(95), torch.tensor(3)), torch.tensor(9.0, dtype=y.dtype)),
-    "not a number": lambda y: y.index_put((torch.tensor(95), torch.tensor(0)), torch.tensor(float("nan")).to(y.dtype)),
-    "rows in another order": lambda y: y.flip(0),
+    "nothing at all": lambda y: y * 0,
+    "one element": lambda y: changed(y, (95, 3), 9.0),
+    "not a number": lambda y: changed(y, (95, 0), float("nan")),
+    "rows in another order": lambda y: y[list(range(95, -1, -1))],
 }
 
 
+def changed(y: Any, place: tuple[int, int], value: float) -> Any:
+    """`y` with another element."""
+    y[place] = value
+    return y
+
+
+@pytest.mark.parametrize("library", [TORCH, NUMPY], ids=case)
 @pytest.mark.parametrize("dtype", ["f32", "f16", "bf16"])
 @pytest.mark.parametrize("what", list(WRONG))
-def test_wrong_kernels_are_found(dtype: str, what: str) -> None:
+def test_wrong_kernels_are_found(library: Library, dtype: str, what: str) -> None:
     """Fast but wrong: the bound allows for roundings of several kernels, and for nothing else."""
     instruction = program_of(PRODUCT.format(dtype), "GEMM y, a, b bias=c act=gelu_tanh")
-    tensors = made_up(instruction, "cpu")
-    right = NATIVE["GEMM"](Given(instruction, tensors)).run()
-    agrees, error = check.judged(instruction, tensors, right)
+    tensors = made_up(instruction, library)
+    run = library.run(instruction, tensors)
+    agrees, error = check.judged(library, instruction, tensors, run())
     assert agrees
     assert error <= 1
-    agrees, error = check.judged(instruction, tensors, WRONG[what](right))
+    agrees, error = check.judged(library, instruction, tensors, WRONG[what](run()))
     assert not agrees
     assert error > 1
 
@@ -121,9 +147,9 @@ def test_wrong_kernels_are_found(dtype: str, what: str) -> None:
 def test_a_product_of_half_the_terms_is_wrong() -> None:
     """As a kernel is that stops early: cheap, and far from the sum."""
     instruction = program_of(PRODUCT.format("bf16"), "GEMM y, a, b")
-    tensors = made_up(instruction, "cpu")
+    tensors = made_up(instruction, TORCH)
     half = tensors["a"][:, :40] @ tensors["b"][:40]
-    assert not check.judged(instruction, tensors, half)[0]
+    assert not check.judged(TORCH, instruction, tensors, half)[0]
 
 
 def test_integers_must_be_equal_and_choices_as_good() -> None:
@@ -133,27 +159,27 @@ def test_integers_must_be_equal_and_choices_as_good() -> None:
     tensors = {"out": torch.zeros(2, dtype=torch.int32), "x": x}
     for indices, right in ([1, 0], True), ([2, 0], True), ([0, 0], False), ([1, 4], False), ([1, -4], False):
         result = torch.tensor(indices, dtype=torch.int32)
-        assert check.judged(instruction, tensors, result)[0] is right, indices
+        assert check.judged(TORCH, instruction, tensors, result)[0] is right, indices
     added = program_of(".input x : i32[3]\n.output y : i32[3]", "EW.add y, x, x")
     values = {
         "out": torch.zeros(3, dtype=torch.int32),
         **dict.fromkeys("ab", torch.tensor([1, 2, 3], dtype=torch.int32)),
     }
-    assert check.judged(added, values, torch.tensor([2, 4, 6], dtype=torch.int32)) == (True, 0.0)
-    assert check.judged(added, values, torch.tensor([2, 4, 7], dtype=torch.int32)) == (False, float("inf"))
+    assert check.judged(TORCH, added, values, torch.tensor([2, 4, 6], dtype=torch.int32)) == (True, 0.0)
+    assert check.judged(TORCH, added, values, torch.tensor([2, 4, 7], dtype=torch.int32)) == (False, float("inf"))
 
 
 def test_operands_lie_as_the_program_has_them() -> None:
     """Transposed weights are transposed views, broadcast operands repeat, and scattered indices do not meet."""
     product = program_of(PRODUCT.format("f32").replace("[80, 64]", "[64, 80]"), "GEMM y, a, b.T bias=c")
-    tensors = made_up(product, "cpu")
+    tensors = made_up(product, TORCH)
     assert tensors["b"].stride() == (1, 80)
     spread = program_of(".input x : f32[5]\n.output y : f32[4, 5]", "COPY y, x.broadcast(4, 5)")
-    assert made_up(spread, "cpu")["x"].stride() == (0, 1)
+    assert made_up(spread, TORCH)["x"].stride() == (0, 1)
     scatter = program_of(
         ".input i : i64[6]\n.input u : f32[6]\n.state x : f32[9]\n", "SCATTER.add x, x, i, u"
     )  # fmt: skip
-    assert len(made_up(scatter, "cpu")["indices"].unique()) == 6
+    assert len(made_up(scatter, TORCH)["indices"].unique()) == 6
 
 
 def test_registers_are_settled() -> None:

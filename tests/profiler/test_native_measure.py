@@ -14,17 +14,18 @@ from dla.profiler.profile import Native
 
 torch = pytest.importorskip("torch", reason="native kernels are PyTorch's")
 
-from dla.profiler.native import measure  # noqa: E402  # imports torch
+from dla.profiler.native import measure  # noqa: E402
 from dla.profiler.native.clock import (  # noqa: E402
     FEWEST_MORE,
     LONG_SECONDS,
     MOST_MORE,
     PICKS,
-    Action,
     CpuClock,
-    CudaClock,
     median,
 )
+from dla.profiler.native.given import Action  # noqa: E402
+from dla.profiler.native.pytorch.clock import CudaClock  # noqa: E402
+from dla.profiler.native.pytorch.library import WHY_NOT, PyTorch  # noqa: E402
 
 TEXT = """
 .program p
@@ -53,11 +54,11 @@ def program() -> dla.Program:
 def test_equal_work_is_measured_once() -> None:
     """Wherever it lies; scalar instructions are not asked for."""
     steps: list[str] = []
-    found = measure.natives(program(), {}, lambda index: True, steps.append, budget=0.01, machine="golden")
+    found = measure.natives(program(), {}, lambda index: True, steps.append, budget=0.01, library=PyTorch("golden"))
     assert steps == ["1 GEMM", "3 ACT.celu", "4 RESIZE"]
     assert sorted(found) == [1, 2, 3, 4]
     assert found[1] is found[2]
-    assert found[4] == measure.WHY_NOT["RESIZE"]
+    assert found[4] == WHY_NOT["RESIZE"]
     product = found[1]
     assert isinstance(product, Native)
     assert product.agrees
@@ -72,7 +73,7 @@ def test_equal_work_is_measured_once() -> None:
 
 def test_only_chosen_instructions_are_measured() -> None:
     """--instruction asks for one."""
-    assert list(measure.natives(program(), {}, lambda index: index == 2, budget=0.01, machine="golden")) == [2]
+    assert list(measure.natives(program(), {}, lambda index: index == 2, budget=0.01, library=PyTorch("golden"))) == [2]
 
 
 def test_the_median_is_of_several_executions() -> None:
@@ -152,6 +153,6 @@ def test_products_are_as_exact_as_asked() -> None:
         ".program p\n.input a : f32[2, 2]\n.output y : f32[2, 2]\nmain:\n    GEMM y, a, a math=tf32\n    HALT\n"
     ).instructions[0]
     torch.backends.cuda.matmul.allow_tf32 = False
-    with measure.precision(instruction):
+    with PyTorch("golden").asked(instruction):
         assert torch.backends.cuda.matmul.allow_tf32
     assert not torch.backends.cuda.matmul.allow_tf32

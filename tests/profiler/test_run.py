@@ -18,6 +18,7 @@ from dla.isa.program import Program
 from dla.profiler import run
 from dla.profiler.figures import outside
 from dla.profiler.measures import measured
+from dla.profiler.native.library import require_torch
 from dla.profiler.profile import Ceilings, Profile
 from dla.profiler.stand import GoldenStand, Timer
 
@@ -186,24 +187,28 @@ def test_natives_stand_beside_what_ran() -> None:
     assert one.roof == found.roof > one.figures[1].roof  # of the program
 
 
-def test_without_pytorch_there_are_no_natives(monkeypatch: pytest.MonkeyPatch) -> None:
-    """One message that says how to get it; the exit code of absent backends."""
+def test_without_pytorch_natives_are_numpys(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The profile says whose they are."""
     monkeypatch.setitem(sys.modules, "torch", None)
-    found = profiled(TRAPPING, {"x": np.zeros(4, np.float32)})
-    with pytest.raises(BackendError, match="--native needs PyTorch") as error:
-        run.with_natives(found)
-    assert error.value.exit_code == 6
-    assert error.value.hint == "pip install 'dla[native]'"
+    found = run.with_natives(profiled(TRAPPING, {"x": np.zeros(4, np.float32)}))
+    assert found.natives == "NumPy"
+    native = found.figures[0].native
+    assert native is not None
+    assert (native.kernel, native.agrees) == ("numpy.exp", True)
 
 
-def test_natives_beside_a_gpu_need_a_pytorch_that_sees_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_modules_beside_a_gpu_need_a_pytorch_that_sees_it(monkeypatch: pytest.MonkeyPatch) -> None:
     """Numbers of a CPU beside those of a GPU would say nothing."""
     torch = pytest.importorskip("torch")
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    run.require_torch("--torch", "golden")
-    with pytest.raises(BackendError, match="--torch needs a PyTorch that sees the GPU") as error:
-        run.require_torch("--torch", "gpu")
+    require_torch("--torch", "golden")
+    with pytest.raises(BackendError, match=r"--torch needs PyTorch: this PyTorch \(.*\) does not see the GPU") as error:
+        require_torch("--torch", "gpu")
     assert error.value.exit_code == 6
+    monkeypatch.setitem(sys.modules, "torch", None)
+    with pytest.raises(BackendError, match="--torch needs PyTorch: PyTorch cannot be imported") as error:
+        require_torch("--torch", "golden")
+    assert error.value.hint == "pip install 'dla[native]'"
 
 
 def test_ceilings_are_measured() -> None:

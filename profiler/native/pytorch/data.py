@@ -5,7 +5,8 @@ from __future__ import annotations
 import torch
 import torch.nn.functional as F  # noqa: N812  # as everybody calls it
 
-from dla.profiler.native.given import Call, Given, NoNativeError
+from dla.profiler.native.given import Call, NoNativeError
+from dla.profiler.native.pytorch.given import Given
 
 _MODES = {"reflect": "reflect", "edge": "replicate", "wrap": "circular"}
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import torch
 
-from dla.profiler.native.activations import FUNCTIONS
-from dla.profiler.native.given import Given
+from dla.profiler.native.pytorch.activations import FUNCTIONS
+from dla.profiler.native.pytorch.given import Given
 
 
 def row_bias(given: Given, width: int) -> torch.Tensor | None:

@@ -8,9 +8,10 @@ import torch
 import torch.nn.functional as F  # noqa: N812  # as everybody calls it
 
 from dla.isa import windows
-from dla.profiler.native import epilogue
-from dla.profiler.native.activations import FUNCTIONS
-from dla.profiler.native.given import Call, Given, NoNativeError
+from dla.profiler.native.given import Call, NoNativeError
+from dla.profiler.native.pytorch import epilogue
+from dla.profiler.native.pytorch.activations import FUNCTIONS
+from dla.profiler.native.pytorch.given import Given
 
 _FUSED = {"relu": False, "gelu_tanh": True}
 """Activations that a product with a bias takes along on a GPU (cublasLt's epilogues), and whether that is `use_gelu`.

@@ -6,8 +6,9 @@ import torch
 import torch.nn.functional as F  # noqa: N812  # as everybody calls it
 
 from dla.isa import windows
-from dla.profiler.native.given import Call, Given, NoNativeError, Tensors
-from dla.profiler.native.matrix import around
+from dla.profiler.native.given import Call, NoNativeError
+from dla.profiler.native.pytorch.given import Given, Tensors
+from dla.profiler.native.pytorch.matrix import around
 
 
 def norm(given: Given) -> Call:

@@ -6,8 +6,9 @@ from collections.abc import Callable
 
 import torch
 
-from dla.profiler.native.activations import FUNCTIONS
-from dla.profiler.native.given import Call, Given
+from dla.profiler.native.given import Call
+from dla.profiler.native.pytorch.activations import FUNCTIONS
+from dla.profiler.native.pytorch.given import Given
 
 _BINARY: dict[str, Callable[..., torch.Tensor]] = {
     "add": torch.add, "sub": torch.sub, "mul": torch.mul, "min": torch.minimum, "max": torch.maximum,

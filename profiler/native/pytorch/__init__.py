@@ -1,0 +1,1 @@
+"""Native kernels of PyTorch. Importing these modules imports it."""
