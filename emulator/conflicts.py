@@ -6,9 +6,9 @@ from collections import defaultdict
 from collections.abc import Collection, Sequence
 from itertools import pairwise
 
-from dla.emulator.blocks import BARRIERS, Accesses, Timelines, block_starts
-from dla.isa.descriptor import Dynamic
-from dla.isa.program import Instruction, Program
+from dla.emulator.blocks import BARRIERS, Accesses, Timelines, block_starts, may_be_empty
+from dla.emulator.timeline import CROWD
+from dla.isa.program import Program
 
 WINDOW = 1024
 """Neighbouring instructions of a block among which dependencies are transitively reduced: bounds time and memory."""
@@ -68,7 +68,7 @@ class _Alive:
         if instruction.row.collective:
             found |= self._collectives
             # One that may have no work waits for nobody then: those before it are still to be waited for.
-            kept = self._collectives if _may_be_empty(instruction) else frozenset()
+            kept = self._collectives if may_be_empty(instruction) else frozenset()
             self._collectives = kept | {index}
         return found
 
@@ -122,8 +122,11 @@ class _Walk:
                 case _ if instruction.row.operands:
                     waits = self._alive.visit(pc)
                     self.found[pc] |= waits
+                    # What may have no work leaves those before it to be waited for: they may get many.
                     if instruction.row.collective:
-                        self._spend(len(waits))  # where many may have no work, they are many
+                        self._spend(len(waits))
+                    elif may_be_empty(instruction):
+                        self._spend(max(0, len(waits) - CROWD))
             pc += 1
 
     def _snapshot(self) -> _Alive:
@@ -158,7 +161,7 @@ def _serial(program: Program) -> list[Sequence[int]]:
             before = everything
         result.append(before if instruction.row.operands else ())
         if instruction.row.operands:
-            before = everything if _may_be_empty(instruction) else (index,)
+            before = everything if may_be_empty(instruction) else (index,)
     return result
 
 
@@ -184,20 +187,15 @@ def _reduced(program: Program, found: dict[int, set[int]]) -> list[Sequence[int]
             if not mask >> (j - begin) & 1:
                 kept.append(j)
                 mask |= ancestors[j] | 1 << (j - begin)
-        ancestors.append(0 if _may_be_empty(instruction) else mask)
+        ancestors.append(0 if may_be_empty(instruction) else mask)
         result.append(kept)
     for index, others in found.items():
         near = [j for j in others if stretch_of[index] <= j < index]
         # Nothing but what lies between runs between `near` and this one, so what those wait for is complete.
-        sure = (j for j in near if not _may_be_empty(program.instructions[j]))
+        sure = (j for j in near if not may_be_empty(program.instructions[j]))
         far = others.difference(near, *(found[j] for j in sure))
         result[index] = tuple(sorted([*result[index], *_reduce_far(far, stretch_of, ancestors)]))
     return [tuple(r) for r in result]
-
-
-def _may_be_empty(instruction: Instruction) -> bool:
-    """Whether a dim that a register holds can be 0: then it may be an instruction without work."""
-    return any(isinstance(dim, Dynamic) for d in instruction.operands if d is not None for dim in d.dims)
 
 
 def _reduce_far(far: Collection[int], stretch_of: Sequence[int], ancestors: Sequence[int]) -> list[int]:

@@ -21,7 +21,8 @@ class Footprint(NamedTuple):
 
     `residues` gives, by pitch in bytes, the range in which all its addresses lie modulo that pitch; it is empty
     where the bytes are touched without gaps, or where nothing better than low..high is known. `first`..`last` is
-    the range to file it under: a bit wider than low..high, so that column blocks of one matrix share it.
+    the range to file it under: a bit wider than low..high, so that column blocks of one matrix share it. `void_at`
+    are the registers any of which makes it no byte at all where it is 0; they hold the same throughout a run.
     """
 
     low: int
@@ -29,6 +30,7 @@ class Footprint(NamedTuple):
     residues: Mapping[int, Range]
     first: int
     last: int
+    void_at: frozenset[int] = frozenset()
 
     def apart(self, other: Footprint) -> bool:
         """Whether the two are proven to share no byte."""

@@ -1,4 +1,10 @@
-"""Who touched which bytes of a segment, and has not been overtaken yet: what later instructions may wait for."""
+"""Who touched which bytes of a segment, and has not been overtaken yet: what later instructions may wait for.
+
+An access ends another one where it waited for that: who waits for the later one waits for both. But an instruction
+whose dims a register makes 0 has no work, and waits for nobody. So it ends those only that have nothing to do either
+whenever it has not: `idle_at` are the registers that may make it idle, a footprint's `void_at` those that make an
+access none.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +15,9 @@ from dla.emulator.footprint import Footprint, solid
 
 CROWD = 32
 """Accesses that may be alive in one place; the next one there waits for all, and later ones wait for it alone."""
+
+_PLACE = Footprint._fields.index("void_at")
+"""So many fields of a footprint say where it is."""
 
 Access = tuple[int, Footprint]
 """(index of the instruction, what it touches)."""
@@ -27,14 +36,20 @@ class _Cell:
         """The part low..high of this cell."""
         return _Cell(low, high, [*self.writers], [*self.readers])
 
-    def add(self, access: Access, *, writes: bool) -> None:
+    def add(self, access: Access, *, writes: bool, idle_at: frozenset[int]) -> None:
         """Make `access` alive. A write ends those that touch exactly what it touches: it waited for them."""
         if writes:
-            self.writers = [w for w in self.writers if w[1] != access[1]]
-            self.readers = [r for r in self.readers if r[1] != access[1]]
-            self.writers.append(access)
-        elif access not in self.readers:
-            self.readers.append(access)
+            place = access[1][:_PLACE]
+            self.writers = [w for w in self.writers if w[1][:_PLACE] != place or not idle_at <= w[1].void_at]
+            self.readers = [r for r in self.readers if r[1][:_PLACE] != place or not idle_at <= r[1].void_at]
+        alive = self.writers if writes else self.readers
+        if access not in alive:
+            alive.append(access)
+
+    def outlasting(self, idle_at: frozenset[int]) -> _Cell:
+        """What is alive of it behind an access that touches all of it."""
+        left = [[one for one in alive if not idle_at <= one[1].void_at] for alive in (self.writers, self.readers)]
+        return _Cell(self.low, self.high, *left)
 
     def merge(self, other: _Cell) -> None:
         """Make everything alive that is alive in either."""
@@ -68,18 +83,23 @@ class Timeline:
             return found, False
         return {j for cell in self._cells[first:last] for j, _ in cell.writers + cell.readers}, True
 
-    def record(self, index: int, where: Footprint, *, writes: bool, stand: bool) -> None:
+    def record(
+        self, index: int, where: Footprint, *, writes: bool, stand: bool, idle_at: frozenset[int] = frozenset()
+    ) -> None:
         """Make the access alive, after `waits` has said what it waits for."""
         if where.low == where.high:
             return
         first, last = self._cover(where.first, where.last)
         if stand or (writes and not where.residues):
-            whole = solid(where.first, where.last)
-            self._cells[first:last] = [_Cell(where.first, where.last, [(index, whole)], [])]
-            self._starts[first:last] = [where.first]
+            whole = solid(where.first, where.last)._replace(void_at=where.void_at)
+            cell = _Cell(where.first, where.last, [], [])
+            for other in self._cells[first:last] if idle_at else ():
+                cell.merge(other.outlasting(idle_at))
+            cell.add((index, whole), writes=True, idle_at=idle_at)
+            self._cells[first:last], self._starts[first:last] = [cell], [where.first]
             return
         for cell in self._cells[first:last]:
-            cell.add((index, where), writes=writes)
+            cell.add((index, where), writes=writes, idle_at=idle_at)
 
     def copy(self) -> Timeline:
         """A snapshot."""

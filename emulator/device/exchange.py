@@ -22,10 +22,10 @@ takes only where what it waits for comes behind those.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from dla.emulator.blocks import BARRIERS, block_starts, register_accesses
+from dla.emulator.blocks import BARRIERS, block_starts, may_be_empty, register_accesses
 from dla.emulator.device.layout import COUNTERS, MAX_WAITS, NORM_OF_ONE, PATH_STREAM, TRIP_SETS
 from dla.emulator.device.paths import Context, Schedule, flash, rotation
 from dla.emulator.device.paths.flash import FEW_TAKES_AT
@@ -130,7 +130,7 @@ class Exchange:
         self.givers[taker], self.passed[taker] = giver, (giver, *between)
         self.takes[taker] = self.places[giver] + offset
 
-    def close(self, begin: int, end: int, conflicting: Sequence[Sequence[int]]) -> None:
+    def close(self, begin: int, end: int, conflicting: Sequence[Sequence[int]], program: Program) -> None:
         """End the loop of LOOP `begin` and ENDLOOP `end`: all that is there takes the ordinary way if some has to."""
         inside = range(begin, end)
         both = {k for k in inside if k in self.places or k in self.givers}
@@ -138,7 +138,8 @@ class Exchange:
             return
         first = min(self.places[k] for k in both if k in self.places)
         waits = {k: self.before(k, conflicting) for k in inside}
-        if all(self.is_behind(k, waits) for k in both if k in self.tables):
+        unsure = {k for k in inside if may_be_empty(program.instructions[k])}
+        if all(self.is_behind(k, waits, unsure) for k in both if k in self.tables):
             self.loops[end] = Loop(first, self.set_bytes - first)
             self.set_bytes = first + TRIP_SETS * self.loops[end].bytes
             return
@@ -147,10 +148,10 @@ class Exchange:
             for index in both & each.keys():
                 del each[index]
 
-    def is_behind(self, taker: int, waits: Mapping[int, Sequence[int]]) -> bool:
+    def is_behind(self, taker: int, waits: Mapping[int, Sequence[int]], unsure: Collection[int] = ()) -> bool:
         """Whether what a taker does not wait for, and so cannot for the trip before either, has been done in that.
 
-        That has to follow from what instructions of the loop wait for.
+        That has to follow from what instructions of the loop wait for, but those that are `unsure` to have any work.
         """
         reached: set[tuple[int, int]] = set()  # instruction, and trips ago
         left = [(taker, 0)]
@@ -160,7 +161,7 @@ class Exchange:
                 one = j, ago + (j >= index)
                 if one not in reached and one[1] < 2 and j in waits:
                     reached.add(one)
-                    left.append(one)
+                    left += [] if j in unsure else [one]
         return all((k, 1) in reached or (k, 0) in reached for k in self.passed[taker])
 
 
@@ -180,7 +181,7 @@ def find(
     ]
     for taker, instruction in enumerate(code):
         if taker in loops:
-            found.close(loops[taker], taker, before)
+            found.close(loops[taker], taker, before, program)
         begin = block[taker]
         if begin is None or len(before[taker]) > MAX_WAITS:
             continue

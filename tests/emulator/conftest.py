@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 import dla
-from dla.isa.descriptor import Descriptor, Segment, contiguous
+from dla.isa.descriptor import Descriptor, Dim, Dynamic, Segment, contiguous
 from dla.isa.dtypes import DType
 from dla.isa.instructions import BY_MNEMONIC
-from dla.isa.program import Instruction, Program, Tensor
+from dla.isa.program import DimSymbol, Instruction, Program, Tensor
 from dla.isa.registers import p, s
 
 Run = Callable[..., dla.Result]
@@ -20,6 +20,10 @@ MakeProgram = Callable[..., Program]
 
 ROWS, COLUMNS = 4, 4
 BYTES = 256  # of scratch
+SIZES = (DimSymbol("n", 28, 4), DimSymbol("m", 29, 2), DimSymbol("half", 30, 2))
+"""The dims of programs with sized views."""
+DOUBLE, CHANGING = 3, 2
+"""Registers: one that holds twice the last of them, and one that holds now this, now that."""
 
 
 @pytest.fixture
@@ -36,23 +40,37 @@ def run() -> Run:
 
 @pytest.fixture
 def overlapping_program() -> MakeProgram:
-    """`make(seed, length, control=...)`: a program of i32 additions on overlapping views of 256 bytes of scratch."""
+    """`make(seed, length, control=..., sized=...)`: i32 additions on overlapping views of 256 bytes of scratch.
+
+    With `apart`, no result shares bytes with what it is made of: a GPU gives it, too.
+    """
     return _Generator.make
 
 
 class _Generator:
-    """Views are rows, blocks of columns, odd and even elements, flat ranges; some move with a register."""
+    """Views are rows, blocks of columns, odd and even elements, flat ranges; some move with a register.
 
-    def __init__(self, seed: int) -> None:
+    Where they are `sized`, some have dims in registers: the run's dims, a multiple of one, and one that changes.
+    """
+
+    def __init__(self, seed: int, *, sized: bool, apart: bool) -> None:
         self.random = random.Random(seed)
+        self.apart = apart
         self.code: list[Instruction] = []
+        self.rows: list[Dim] = [4, 4, *(Dynamic(r, 4) for r in (DOUBLE, CHANGING, 28))] if sized else [4]
+        self.columns: list[Dim] = [2, 2, Dynamic(29, 2)] if sized else [2]
+        self.shape: tuple[Dim, Dim] = 4, 2
 
     @classmethod
-    def make(cls, seed: int, length: int, *, control: bool = False) -> Program:
+    def make(
+        cls, seed: int, length: int, *, control: bool = False, sized: bool = False, apart: bool = False
+    ) -> Program:
         """A program of about `length` instructions; with `control`, in loops, branches and functions."""
-        self = cls(seed)
+        self = cls(seed, sized=sized, apart=apart)
         whole = contiguous(Segment.SCRATCH, DType.I32, (BYTES // 4,))
         out = contiguous(Segment.OUTPUT, DType.I32, (BYTES // 4,))
+        if sized:
+            self.emit("ALU", sub="mul", dst=s(DOUBLE), a=s(SIZES[-1].register), b=2)
         self.emit("IOTA", (whole,))
         self.body(length, depth=2 if control else 0)
         self.emit("COPY", (out, whole))
@@ -62,7 +80,7 @@ class _Generator:
         tensors = (Tensor("memory", whole), Tensor("out", out))
         return Program(
             f"random{seed}", tuple(self.code), tensors,
-            segment_bytes={Segment.SCRATCH: BYTES, Segment.OUTPUT: BYTES},
+            segment_bytes={Segment.SCRATCH: BYTES, Segment.OUTPUT: BYTES}, dims=SIZES if sized else (),
         )  # fmt: skip
 
     def emit(self, mnemonic: str, operands: tuple[Descriptor | None, ...] = (), sub: str = "", **given: Any) -> int:
@@ -123,19 +141,24 @@ class _Generator:
         if self.random.random() < 0.15:
             self.emit("ALU", sub="add", dst=s(1), a=s(1), b=1)
             self.emit("ALU", sub="and", dst=s(1), a=s(1), b=3)
-        self.emit("EW", (self.view(), self.view(), self.view()), sub=self.random.choice(("add", "sub", "xor")))
+        if len(self.rows) > 1:
+            self.shape = self.random.choice(self.rows), self.random.choice(self.columns)
+            if self.random.random() < 0.1:
+                self.emit("MOV", dst=s(CHANGING), src=self.random.randrange(5))
+        places = self.random.sample(range(3), 3) if self.apart else [self.random.randrange(3) for _ in range(3)]
+        views = [self.view(64 * place) for place in places]
+        self.emit("EW", tuple(views), sub=self.random.choice(("add", "sub", "xor")))
 
-    def view(self) -> Descriptor:
+    def view(self, base: int) -> Descriptor:
         """A view of 8 elements of scratch, so that any three fit one EW."""
-        base = self.random.randrange(3) * 64
-        match self.random.randrange(5):
+        match self.random.randrange(3 if self.apart else 5):
             case 0:  # two rows of a 4 x 4 matrix
-                return contiguous(Segment.SCRATCH, DType.I32, (4, 2), base + 16 * self.random.randrange(3))
+                return contiguous(Segment.SCRATCH, DType.I32, self.shape, base + 16 * self.random.randrange(3))
             case 1:  # two columns of it
-                return Descriptor(Segment.SCRATCH, DType.I32, (4, 2), (4, 1), base + 4 * self.random.randrange(3))
+                return Descriptor(Segment.SCRATCH, DType.I32, self.shape, (4, 1), base + 4 * self.random.randrange(3))
             case 2:  # odd or even elements
-                return Descriptor(Segment.SCRATCH, DType.I32, (4, 2), (4, 2), base + 4 * self.random.randrange(2))
+                return Descriptor(Segment.SCRATCH, DType.I32, self.shape, (4, 2), base + 4 * self.random.randrange(2))
             case 3:  # one row, repeated
-                return Descriptor(Segment.SCRATCH, DType.I32, (4, 2), (0, 1), base + 4 * self.random.randrange(8))
+                return Descriptor(Segment.SCRATCH, DType.I32, self.shape, (0, 1), base + 4 * self.random.randrange(8))
             case _:  # moves with a register from 0 to 3
-                return Descriptor(Segment.SCRATCH, DType.I32, (4, 2), (2, 1), base, 1, 16)
+                return Descriptor(Segment.SCRATCH, DType.I32, self.shape, (2, 1), base, 1, 16)

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from itertools import pairwise
+from collections.abc import Callable, Mapping
+from itertools import pairwise, product
 
 import pytest
 
 import dla
 from dla.emulator import conflicts as conflicts_module
+from dla.emulator import timeline
 from dla.emulator.conflicts import conflicts
 from dla.emulator.golden.execution import Executed
 from dla.emulator.golden.machine import GoldenMachine
@@ -29,24 +30,33 @@ def touched(executed: Executed, program: Program) -> tuple[set[int], set[int]]:
     for spec, d in zip(instruction.row.operands, instruction.operands, strict=True):
         if d is None:
             continue
-        segment, _, offset = next(texts).rpartition(" ")[2].partition("+")
+        text = next(texts)
+        segment, _, offset = text.rpartition(" ")[2].partition("+")
         if segment == "scratch":
-            bytes_of[spec.role] |= addresses(d, int(offset))
+            bytes_of[spec.role] |= addresses(d, shape_of(text), int(offset))
     return bytes_of[Role.IN], bytes_of[Role.OUT]
 
 
-def addresses(d: Descriptor, offset: int) -> set[int]:
+def shape_of(text: str) -> tuple[int, ...]:
+    """The dims in "out: f32[64, 10] output+0"."""
+    return tuple(int(n) for n in text.partition("[")[2].partition("]")[0].split(",") if n)
+
+
+def addresses(d: Descriptor, shape: tuple[int, ...], offset: int) -> set[int]:
     """Every byte of a view."""
     starts = {offset}
-    for n, stride in zip(d.bounds, d.strides, strict=True):
+    for n, stride in zip(shape, d.strides, strict=True):
         starts = {a + i * stride * d.dtype.itemsize for a in starts for i in range(n)}
     return {a + b for a in starts for b in range(d.dtype.itemsize)}
 
 
-def missing_orders(program: Program, waits: list) -> list[tuple[int, int]]:
-    """Pairs of executions that truly conflict but that `waits` does not order, directly or through others."""
+def missing_orders(program: Program, waits: list, dims: Mapping[str, int] | None = None) -> list[tuple[int, int]]:
+    """Pairs of executions that truly conflict but that `waits` does not order, directly or through others.
+
+    On a GPU, nobody takes part in an instruction without elements: so it waits for nobody, and is done at once.
+    """
     trace: list[Executed] = []
-    GoldenMachine(trace=trace.append).load(program).run({})
+    GoldenMachine(trace=trace.append).load(program).run({}, dims)
     accesses = [touched(e, program) for e in trace]
     executions: dict[int, list[int]] = {}
     before: list[int] = []  # bit k: execution k is complete when this one starts
@@ -56,7 +66,7 @@ def missing_orders(program: Program, waits: list) -> list[tuple[int, int]]:
         for j in waits[executed.index]:
             for earlier in executions.get(j, ()):
                 mask |= before[earlier] | 1 << earlier
-        before.append(mask)
+        before.append(0 if any(0 in shape_of(text) for text in executed.operands) else mask)
         executions.setdefault(executed.index, []).append(now)
         reads, writes = accesses[now]
         for earlier in range(now):
@@ -91,6 +101,20 @@ def test_programs_of_too_many_paths_are_ordered_entirely(
     monkeypatch.setattr(conflicts_module, "_EFFORT_FREE", 0)
     program = overlapping_program(seed, 40, control=True)
     assert missing_orders(program, conflicts(program)) == []
+
+
+@pytest.mark.parametrize("crowd", [3, timeline.CROWD])
+@pytest.mark.parametrize("control", [False, True])
+@pytest.mark.parametrize("seed", range(25))
+def test_conflicts_of_what_may_have_nothing_to_do_are_all_ordered(
+    overlapping_program: MakeProgram, seed: int, control: bool, crowd: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever the sizes are in the run: nobody relies on an instruction that waits for nobody."""
+    monkeypatch.setattr(timeline, "CROWD", crowd)
+    program = overlapping_program(seed, 40, control=control, sized=True)
+    waits = conflicts(program)
+    for n, m, half in product((0, 3), (0, 2), (0, 1)):
+        assert missing_orders(program, waits, {"n": n, "m": m, "half": half}) == []
 
 
 def test_the_check_itself_finds_missing_orders(overlapping_program: MakeProgram) -> None:
@@ -244,6 +268,57 @@ main:
     HALT
 """)
     assert conflicts(program)[2] == waited
+
+
+OVERWRITTEN = """
+.dim n s7 8
+.dim m s6 8
+.input x : f32[8, 8]
+.output a : f32[8, 8]
+.output b : f32[8, 8]
+main:
+    ALU.mul s5, s7, 3
+    GEMM {product}, x{rows}, x
+    FILL {filled}, 1
+    COPY b, a
+    HALT
+"""
+
+
+@pytest.mark.parametrize(
+    ("product", "filled", "waited"),
+    [
+        ("a", "a[0:n]", (1, 2)),  # with n = 0, the fill waits for nobody
+        ("a", "a", (2,)),
+        ("a[0:n]", "a[0:n]", (2,)),  # so is the product without work then
+        ("a[0:n]", "a[0:m]", (1, 2)),
+        ("a[0:n]", "a[0:n, 0:m]", (1, 2)),
+        ("a[0:s5]", "a[0:n]", (2,)),
+    ],
+)
+def test_a_write_that_may_be_none_does_not_hide_the_writer_before(product, filled, waited) -> None:
+    """It hides what has as little to do as itself whenever it has nothing."""
+    rows = product.removeprefix("a")
+    found = conflicts(dla.assemble(OVERWRITTEN.format(product=product, filled=filled, rows=rows)))
+    assert found[3] == waited
+
+
+@pytest.mark.parametrize("change", ["MOV s7, 5", "LOOP s7, 2\n    ENDLOOP"])
+def test_a_register_that_changes_says_nothing_of_what_has_it_as_a_dim(change) -> None:
+    """The fill may be of no rows where the product was of some."""
+    text = OVERWRITTEN.format(product="a[0:n]", filled="a[0:n]", rows="[0:n]")
+    found = conflicts(dla.assemble(text.replace("    FILL", f"    {change}\n    FILL")))
+    assert set(found[-2]) == {1, len(found) - 3}
+
+
+def test_many_writes_that_may_be_none_are_ordered_entirely() -> None:
+    """Each would wait for all before."""
+    count = 3000
+    text = "    FILL a[0:s7], 1\n" * count
+    program = dla.assemble(f".dim n s7 8\n.output a : f32[8]\nmain:\n{text}    MOV s7, 3\n    HALT\n")
+    found = conflicts(program)
+    assert all(index - 1 in found[index] for index in range(1, count))
+    assert len({id(waits) for waits in found}) < 5
 
 
 RANKS = """

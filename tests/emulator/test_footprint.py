@@ -73,7 +73,7 @@ def test_column_blocks_are_apart_and_filed_together() -> None:
 def test_transposes_are_solid() -> None:
     """A transposed or reshaped contiguous tensor touches its range without gaps."""
     for d in (view((4, 6), (6, 1), 64), view((6, 4), (1, 6), 64), view((2, 3, 4), (12, 1, 3), 64)):
-        assert of(d) == (64, 160, {}, 64, 160)
+        assert of(d) == (64, 160, {}, 64, 160, frozenset())
 
 
 def test_moving_views_may_touch_their_whole_tensor() -> None:

@@ -159,6 +159,7 @@ def test_what_was_done_in_the_trip_before():
     """The last of three does not wait for the others: the next one does, or nobody."""
     handed = exchange.Exchange(passed={2: (0, 1)})
     assert handed.is_behind(2, {0: (2,), 1: (0,), 2: (3,), 3: (1,)})
+    assert not handed.is_behind(2, {0: (2,), 1: (0,), 2: (3,), 3: (1,)}, {3})
     assert not handed.is_behind(2, {0: (2,), 1: (0,), 2: (2, 3), 3: ()})
     assert not handed.is_behind(2, {0: (1, 2, 3), 1: (0,), 2: (2,), 3: (1,)})
 

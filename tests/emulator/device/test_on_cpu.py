@@ -13,6 +13,7 @@ from dla.emulator.device.layout import OUT_IN_BOXES, PATH_CONV, PATH_GEMM
 from dla.emulator.device.paths import tilings
 from dla.emulator.device.paths.choices import Offer
 from dla.emulator.device.paths.tilings import Choice, Tile
+from dla.emulator.golden.machine import GoldenMachine
 from dla.isa.dtypes import DType
 from dla.isa.errors import Trap
 from dla.isa.table import Role, Row
@@ -284,3 +285,15 @@ def test_more_instructions_than_counters():
     lines += [f"    COPY y[{i}:{i + 1}], a[{i}:{i + 1}]" for i in reversed(range(count))]
     session = CpuSession(assemble("\n".join([*lines, "    HALT", ""])), hopper=True)
     np.testing.assert_array_equal(session.run({}).outputs["y"], np.arange(count))
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_sizes_that_may_be_zero_give_what_program_order_gives(overlapping_program, seed):
+    """In whatever order blocks get on: those that have nothing to do keep nobody apart."""
+    program = overlapping_program(seed, 40, control=seed % 2 == 1, sized=True, apart=True)
+    golden, session = GoldenMachine().load(program), CpuSession(program, hopper=seed % 3 == 1)
+    for n, m, half in ((0, 2, 1), (3, 0, 0), (0, 1, 0), (4, 2, 2)):
+        dims = {"n": n, "m": m, "half": half}
+        expected = golden.run({}, dims)["out"]
+        for session.seed in range(3):
+            assert session.run({}, dims).outputs["out"].tobytes() == expected.tobytes()

@@ -242,3 +242,25 @@ main:
     x = np.random.default_rng(0).normal(size=(64, 64)).astype(ml_dtypes.bfloat16)
     for session.seed in range(12):
         assert (session.run({"x": x}, {"n": 0}).outputs["a"] == 1).all()
+
+
+@cpu_machine.needs_compiler
+def test_a_write_without_work_hides_no_writer():
+    """What reads behind it waits for who wrote before it."""
+    program = assemble("""
+.dim n s7 8
+.input x : bf16[64, 64]
+.output a : bf16[64, 64]
+.output b : bf16[2, 64, 64]
+main:
+    FILL a, 0
+    GEMM a, x, x act=tanh
+    FILL a[0:s7], 1
+    COPY b, a.broadcast(2, 64, 64)
+    HALT
+""")
+    session = CpuSession(program, hopper=True)
+    x = np.random.default_rng(0).normal(size=(64, 64)).astype(ml_dtypes.bfloat16)
+    for session.seed in range(6):
+        outputs = session.run({"x": x}, {"n": 0}).outputs
+        assert all(part.tobytes() == outputs["a"].tobytes() for part in outputs["b"])

@@ -27,6 +27,17 @@ def test_any_legal_order_gives_the_same_outputs(overlapping_program: MakeProgram
         assert got.tobytes() == expected.tobytes()
 
 
+@pytest.mark.parametrize("seed", range(40))
+def test_sizes_that_may_be_zero_change_no_legal_order(overlapping_program: MakeProgram, seed: int) -> None:
+    """Views of n rows, where n is 0 or more, given with the run or written by the program."""
+    program = overlapping_program(seed, 40, control=seed % 2 == 1, sized=True)
+    dims = {"n": seed % 3, "m": seed // 3 % 3, "half": seed % 2}
+    expected = GoldenMachine().load(program).run({}, dims)["out"]
+    for order in range(4):
+        got = GoldenMachine(shuffle=order).load(program).run({}, dims)["out"]
+        assert got.tobytes() == expected.tobytes()
+
+
 def test_orders_really_differ() -> None:
     """Independent instructions do change places, and different seeds give different orders."""
     fills = "".join(f".output y{i} : i64[]\n" for i in range(8))
