@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from dla.isa.dtypes import Array
     from dla.isa.program import Program
     from dla.models import Request
-    from dla.options import ModelOptions
+    from dla.options import MachineOptions, ModelOptions
 
 
 @dataclass(frozen=True)
@@ -133,7 +133,7 @@ class World:
 
     @property
     def option(self) -> int | str:
-        """What the golden machine calls it."""
+        """What machines call it; only the golden one takes part in MPI."""
         return self.size if self.mine is None else "mpi"
 
     @property
@@ -147,8 +147,8 @@ class World:
         return {} if self.mine is None else {"rank": self.mine, "ranks": self.size}
 
 
-def world_for(program: Program, ranks: int | None) -> World:
-    """The ranks that run `program`: `ranks`, or as it declares, or the processes that an MPI launcher started.
+def world_for(program: Program, machine: MachineOptions) -> World:
+    """The ranks that run `program`: --ranks, --gpus, as it declares, or the processes that an MPI launcher started.
 
     Raises InputError where these contradict each other. In one of several processes, errors from now on end all.
     """
@@ -156,8 +156,15 @@ def world_for(program: Program, ranks: int | None) -> World:
     from dla.emulator.golden.distributed import world_matches
     from dla.emulator.ranks import world_of
 
+    ranks = machine.ranks or len(machine.gpus) or None
+    if machine.gpus and len(machine.gpus) != ranks:
+        raise InputError(
+            f"--ranks {ranks} and {len(machine.gpus)} GPUs contradict each other", hint="leave --ranks out"
+        )
     if not mpi.started():
         return World(world_of(program, ranks))
+    if machine.gpus:
+        raise InputError("--gpus is for one process, and an MPI launcher started several")
     peers = mpi.peers()
     abort_with(peers.abort)
     world_matches(program, ranks, peers)
@@ -206,12 +213,15 @@ def parsed_dims(specs: tuple[str, ...], option: str = "--set") -> dict[str, int]
 def machine_for(backend: str, **options: Any) -> dla.Machine:
     """The machine that `--backend` and the options ask for; says on stderr which one it is."""
     given = {name: value for name, value in options.items() if value not in (None, False)}
-    if given.get("ranks") == 1:
-        del given["ranks"]  # which every machine has
-    golden_only = [name for name in ("trace", "shuffle", "ranks") if name in given]
+    golden_only = [f"--{name}" for name in ("trace", "shuffle") if name in given]
+    golden_only += ["running on ranks that MPI started"] * (given.get("ranks") == "mpi")
+    if "gpus" in given:
+        if backend == "golden":
+            raise InputError("--gpus needs the GPU machine", hint="leave one of --gpus and --backend out")
+        backend = "gpu"
     if golden_only and backend == "gpu":
-        what = "running on several ranks" if golden_only[0] == "ranks" else f"--{golden_only[0]}"
-        raise InputError(f"{what} needs the golden machine", hint="add --backend golden")
+        hint = "leave --gpus out" if "gpus" in given else "add --backend golden"
+        raise InputError(f"{golden_only[0]} needs the golden machine", hint=hint)
     machine = dla.Machine("golden" if golden_only else backend)
     if machine.name == "golden":
         if "tune" in given:

@@ -265,6 +265,7 @@ def run(
       dla run model.onnx --input x=images.npy --bound batch=64 --tune
       dla run chat.dla -i prompt=p.npy --state-in cache.npz --state-out cache.npz
       dla run allreduce.dla --ranks 4 -i x=x.npy
+      dla run allreduce.dla --gpus 0,1,2,3 -i x=x.npy
 
     On several ranks, tensors have a leading axis of all ranks; an input without it is the same for each. Where there is
     no x.npy, x.rank0.npy, x.rank1.npy and so on will do. Ranks may be processes, too: mpirun -n 4 dla run ...
@@ -287,10 +288,11 @@ def run(
     places = destinations(outputs, [t.name for t in found.in_segment(Segment.OUTPUT)], aliases=origin.outputs)
     state_places = destinations([state_out] if state_out else [], list(states), "state")
     traced: list[dict[str, Any]] = []
-    world = world_for(found, machine.ranks)
+    world = world_for(found, machine)
     chosen = machine_for(
         machine.backend, checked=machine.checked, shuffle=machine.shuffle, tune=machine.tune, timeout=machine.timeout,
-        ranks=world.option, trace=tracer(traced if as_json else None) if machine.trace else None,
+        ranks=world.option, gpus=machine.gpus or None,
+        trace=tracer(traced if as_json else None) if machine.trace else None,
     )  # fmt: skip
     with waiting("loading the program"):
         session = chosen.load(found)
@@ -410,8 +412,11 @@ def isa_(mnemonic: str | None, as_json: bool) -> None:
 
 
 @main.command()
+@click.option(
+    "--topology", is_flag=True, help="Measure copies between all GPUs, and say which reach each other's memory."
+)
 @json_option
-def doctor(as_json: bool) -> None:
+def doctor(topology: bool, as_json: bool) -> None:
     """Say what this computer offers, and what is missing.
 
     Looks at Python, packages, driver, CuPy, NVRTC and GPUs, and says how to get what is missing.
@@ -422,10 +427,18 @@ def doctor(as_json: bool) -> None:
 
     with waiting("examining"):
         findings = [*examine(), Finding("model cache", str(cache_folder()), Level.INFO)]
+    found = None
+    if topology:
+        from dla.emulator.topology import links
+
+        with waiting("copying between GPUs"):
+            found = links()
     if as_json:
-        print_json(report.doctor_facts(findings))
-    else:
-        show(report.doctor_table(findings))
+        print_json(report.doctor_facts(findings, found))
+        return
+    show(report.doctor_table(findings))
+    if found is not None:
+        show(report.topology_table(found))
 
 
 @main.command()

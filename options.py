@@ -46,11 +46,20 @@ class MachineOptions:
 
     backend: str = "auto"
     ranks: int | None = None
+    gpus: tuple[int, ...] = ()
     trace: bool = False
     checked: bool = False
     shuffle: int | None = None
     tune: bool = False
     timeout: float | None = None
+
+
+def _numbers(_ctx: click.Context, _option: click.Parameter, text: str | None) -> tuple[int, ...]:
+    """`0,1,3` as numbers."""
+    parts = text.split(",") if text else []
+    if not all(part.isascii() and part.isdigit() and len(part) < 5 for part in parts):
+        raise click.BadParameter("write numbers of GPUs, as in 0,1")
+    return tuple(map(int, parts))
 
 
 def machine_options(command: Command) -> Command:
@@ -59,7 +68,9 @@ def machine_options(command: Command) -> Command:
         click.option("--backend", type=click.Choice(["auto", "golden", "gpu"]), default="auto", show_default=True,
                      help="auto: gpu where there is one, else golden (NumPy)."),
         click.option("--ranks", type=click.IntRange(1), metavar="N",
-                     help="Run on N ranks, if the program does not say how many it is for (golden)."),
+                     help="Run on N ranks, if the program does not say how many it is for."),
+        click.option("--gpus", callback=_numbers, metavar="I,J,...",
+                     help="Run a rank on each of these GPUs (gpu); without it, ranks share one."),
         click.option("--trace", is_flag=True,
                      help="Print each instruction with statistics of what it wrote (golden)."),
         click.option("--checked", is_flag=True, help="Check the address of every element (golden always does)."),

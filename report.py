@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from dla.emulator.doctor import Finding
     from dla.emulator.golden.execution import Executed
     from dla.emulator.result import Probe, Result
+    from dla.emulator.topology import Link
     from dla.isa.dtypes import Array
     from dla.isa.program import Program
     from dla.isa.table import Row
@@ -314,6 +315,20 @@ def doctor_table(findings: Iterable[Finding]) -> Table:
     return found
 
 
-def doctor_facts(findings: Iterable[Finding]) -> list[Mapping[str, Any]]:
-    """The same as facts."""
-    return [asdict(f) | {"level": f.level.value} for f in findings]
+def topology_table(links: Sequence[Link]) -> Table:
+    """A row for each GPU, a column for where its bytes go."""
+    gpus = sorted({link.source for link in links})
+    found = table("GB/s", *(f"to GPU {gpu}" for gpu in gpus), title="Copies between GPUs")
+    for source in gpus:
+        cells = []
+        for link in (link for link in links if link.source == source):
+            speed = "no memory" if link.bytes_per_second is None else f"{link.bytes_per_second / 1e9:.0f}"
+            cells.append(Text(speed) if link.reaches else Text(f"{speed}, by the host", "yellow"))
+        found.add_row(f"GPU {source}", *cells)
+    return found
+
+
+def doctor_facts(findings: Iterable[Finding], links: Sequence[Link] | None = None) -> Any:
+    """The same as facts: a list, or with `links` an object that has both."""
+    facts = [asdict(f) | {"level": f.level.value} for f in findings]
+    return facts if links is None else {"findings": facts, "links": [asdict(link) for link in links]}

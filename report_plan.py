@@ -57,11 +57,13 @@ def planned(program: Program, blocks: int, *, hopper: bool, choices: Choices | N
     InputError for dims of 2**31 and more.
     """
     from dla.emulator.device import plan
-    from dla.emulator.device.layout import PATHS, WAIT_FOR_ALL
+    from dla.emulator.device.layout import MOST_RANKS, PATHS, WAIT_FOR_ALL
     from dla.emulator.device.paths import Target
     from dla.isa.descriptor import Segment
 
-    made = plan.build(program, {s: s.value << 40 for s in Segment}, Target(blocks, hopper=hopper), choices)
+    world = program.world if 1 < program.world <= MOST_RANKS else 1
+    target = Target(blocks, hopper=hopper, world=world)  # of rank 0; those of others differ in whom they send to
+    made = plan.build(program, {s: s.value << 40 for s in Segment}, target, choices)
     parts = {origin for origin, count in Counter(made.origins).items() if count > 1}
     steps = []
     for index, origin in enumerate(made.origins):

@@ -32,6 +32,8 @@ def tables(results: Path = RESULTS) -> str:
             body = speed_table.markdown(facts, path.stem)
         elif "networks" in facts:
             body = _network_table(facts["networks"])
+        elif "ranks" in facts:
+            body = _ranks_table(facts["ranks"])
         else:
             body = _time_table(facts["measurements"])
         parts.append("\n".join([where, "", *body]))
@@ -41,6 +43,24 @@ def tables(results: Path = RESULTS) -> str:
 def _time_table(measurements: list[dict[str, Any]]) -> list[str]:
     lines = [f"| {m['what']} | {shown(m['seconds'])} |" for m in measurements]
     return ["| what | median time |", "|---|---|", *lines]
+
+
+def _ranks_table(rows: list[dict[str, Any]]) -> list[str]:
+    """A line for each size of ALLREDUCE."""
+    about = (
+        "ALLREDUCE.sum of f32 inside the kernel, each of what the one before made, beside NCCL's in a CUDA graph "
+        "(`python benchmarks/ranks.py`). Share: of NCCL's time."
+    )
+    lines = [about, "", "| bytes | NCCL | ours | share | must | right |", "|---|---|---|---|---|---|"]
+    for r in rows:
+        native, share, must = (r[key] for key in ("nccl_seconds", "share", "must"))
+        cells = (
+            f"{r['bytes']:,}", "-" if native is None else shown(native), shown(r["seconds"]),
+            "-" if share is None else f"{share:.2f}", "-" if must is None else f"{must:.2f}",
+            "yes" if r["right"] else "no",
+        )  # fmt: skip
+        lines.append(f"| {' | '.join(cells)} |")
+    return lines
 
 
 NETWORK_COLUMNS = (

@@ -6,11 +6,12 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from dla.emulator.binding import Bound, as_array, bind, suggest
+from dla.isa import weights
 from dla.isa.descriptor import Dynamic, Segment
 from dla.isa.errors import InputError
 from dla.isa.names import shown
-from dla.isa.program import Program
-from dla.isa.ranks import MAX_WORLD
+from dla.isa.program import ConstBlock, Program
+from dla.isa.ranks import MAX_WORLD, list_with, lists_of, piece_of
 
 
 def world_of(program: Program, ranks: int | None) -> int:
@@ -118,3 +119,13 @@ def unequal_dims(name: str, first: int, rank: int, size: int) -> InputError:
         f"dim '{name}' is {first} on rank 0 and {size} on rank {rank}",
         hint="named dims are the same on all ranks: pad, and pass how much counts as an input",
     )
+
+
+def constants_of(program: Program, rank: int) -> list[ConstBlock]:
+    """The constants that `rank` has, by offset: its pieces of those that are cut."""
+    pieces = []
+    for shard in program.shards:
+        tensor = program.by_name[shard.tensor].descriptor
+        ranks = list_with(lists_of(program.groups, shard.group, program.world), rank)
+        pieces.append(ConstBlock(tensor.offset, piece_of(shard, tensor, ranks, rank)))
+    return sorted((*weights.blocks(program), *pieces), key=lambda block: block.offset)

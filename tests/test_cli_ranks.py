@@ -122,11 +122,31 @@ def test_trace_tells_ranks_apart() -> None:
     assert "rank 1     1 ALLREDUCE.sum" in told
 
 
-def test_several_ranks_need_the_golden_machine() -> None:
-    """Auto takes it; gpu is refused, and not replaced."""
-    refused = dla("run", "two.dla", "-i", "both.npy", "--backend", "gpu")
+@pytest.mark.gpu
+def test_ranks_share_a_gpu() -> None:
+    """The same outputs as on golden ranks."""
+    done = dla("run", "two.dla", "-i", "both.npy", "--backend", "gpu", "-o", "y.npy")
+    assert done.exit_code == 0, done.stderr
+    assert "2 ranks" in done.stderr
+    np.testing.assert_array_equal(np.load("y.npy"), [[3, 5, 7], [3, 5, 7]])
+
+
+REFUSED = {
+    "a GPU's name": (("--gpus", "0,a"), "write numbers of GPUs, as in 0,1"),
+    "other ranks": (("--gpus", "0,1", "--ranks", "3"), "--ranks 3 and 2 GPUs contradict each other"),
+    "another world": (("--gpus", "0,1,2"), "the program is for 2 ranks, not for 3"),
+    "golden": (("--gpus", "0,1", "--backend", "golden"), "--gpus needs the GPU machine"),
+    "trace": (("--gpus", "0,1", "--trace"), "--trace needs the golden machine"),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_gpus_that_are_refused(case: str) -> None:
+    """With exit code 2, and a word about what contradicts what."""
+    options, said = REFUSED[case]
+    refused = dla("run", "two.dla", "-i", "both.npy", *options)
     assert (refused.exit_code, refused.stdout) == (2, "")
-    assert "running on several ranks needs the golden machine" in refused.stderr  # nobody typed --ranks
+    assert said in refused.stderr
 
 
 def test_a_trap_names_its_rank() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,12 +12,12 @@ import numpy as np
 
 from dla.emulator.device import cubin, source
 from dla.emulator.device.gpu import HOPPER, architecture_for
-from dla.emulator.device.layout import BLOCK_THREADS, PAIR
+from dla.emulator.device.layout import BLOCK_THREADS, LAUNCH, MOST_RANKS, PAIR
 from dla.emulator.device.paths import Target
 from dla.isa.errors import BackendError
 
-COMPILED: dict[tuple[int, str, bool, bool, frozenset[str] | None], Kernel] = {}
-"""Builds of this process by (device, architecture, checked, traced, rows): every program runs on one of these."""
+COMPILED: dict[tuple[int, str, bool, bool, bool, frozenset[str] | None], Kernel] = {}
+"""Builds of this process, on which every program runs, by (device, architecture, checked, traced, ranked, rows)."""
 
 
 @dataclass(frozen=True)
@@ -31,11 +31,21 @@ class Kernel:
     architecture: str
     code: int = 0  # address of its own code,
     code_bytes: int = 0  # and its length; 0: not known
+    ranked: bool = False  # it runs several ranks
 
     @property
     def target(self) -> Target:
         """What plans for this build are made for."""
         return Target(self.blocks, hopper=self.architecture == HOPPER)
+
+    def parameter(self, records: Sequence[Any]) -> Any:
+        """What a launch is given, from the LAUNCH records of the ranks that it runs, or of the only one."""
+        if not self.ranked:
+            return records[0]
+        launches = np.zeros((), np.dtype([("of", LAUNCH.dtype, (MOST_RANKS,))]))
+        for row, record in enumerate(records):
+            launches["of"][row] = record
+        return launches
 
 
 def import_cupy() -> Any:
@@ -66,7 +76,7 @@ def native_architecture(cupy: Any) -> str:
 
 def kernel(
     *, architecture: str | None, only: frozenset[str] | None, progress: Callable[[str], None], checked: bool = False,
-    traced: bool = False,
+    traced: bool = False, ranked: bool = False,
 ) -> Kernel:  # fmt: skip
     """The build for the current device, compiled if it is not in the cache folder. Raises BackendError, InputError.
 
@@ -75,12 +85,12 @@ def kernel(
     cupy = import_cupy()
     target = architecture or native_architecture(cupy)
     device = cupy.cuda.Device().id
-    key = device, target, checked, traced, only
+    key = device, target, checked, traced, ranked, only
     found = COMPILED.get(key)
     if found:
         return found
     told = threading.Timer(1.0, progress, [f"compiling the machine for {target}: 2 to 3 minutes, once per machine"])
-    options = (*source.options(checked=checked, traced=traced), f"-arch={target}")
+    options = (*source.options(checked=checked, traced=traced, ranked=ranked), f"-arch={target}")
     told.start()
     try:
         path = cubin.built(cupy, source.source(only), options)
@@ -100,7 +110,7 @@ def kernel(
         blocks = min(blocks, PAIR * _resident_pairs(function.kernel.ptr, blocks, shared_bytes))
         code = int(np.frombuffer(_read_global(cupy, module, cubin.CODE_NAME, 8), np.uint64)[0])
         code_bytes = cubin.code_bytes(path.read_bytes())
-    COMPILED[key] = Kernel(function, prepare, shared_bytes, blocks, target, code, code_bytes)
+    COMPILED[key] = Kernel(function, prepare, shared_bytes, blocks, target, code, code_bytes, ranked)
     return COMPILED[key]
 
 

@@ -75,12 +75,19 @@ def _library_path() -> str:
 
 
 def build(
-    nvrtc: Nvrtc, architecture: str, *, checked: bool = False, traced: bool = False, only: frozenset[str] | None = None
+    nvrtc: Nvrtc,
+    architecture: str,
+    *,
+    checked: bool = False,
+    traced: bool = False,
+    ranked: bool = False,
+    only: frozenset[str] | None = None,
 ) -> tuple[bytes, list[str], str]:
     """(cubin, problems, resource summary) of one build."""
     # The assembler takes most of the time.
-    target = architecture.replace("sm_", "compute_") if checked or traced else architecture
-    flags = (*source.options(checked=checked, traced=traced), f"-arch={target}", "-ftz=true", "--ptxas-options=-v")
+    target = architecture.replace("sm_", "compute_") if checked or traced or ranked else architecture
+    options = source.options(checked=checked, traced=traced, ranked=ranked)
+    flags = (*options, f"-arch={target}", "-ftz=true", "--ptxas-options=-v")
     cubin, log = nvrtc.compile(source.source(only), flags)
     # C7508 to C7515: registers that stay with their role, products that wait for each other: "info" in the log.
     problems = [line for line in log.splitlines() if "warning" in line or re.search(r"\(C75\d\d\)", line)]
@@ -92,7 +99,7 @@ def build(
             problems.append(f"the roles set their registers to {sorted(found)}, and should to {sorted(expected)}")
         problems += _unlocated(cubin) if architecture == HOPPER else []
     registers = max(map(int, re.findall(r"Used (\d+) registers", log)), default=0)
-    name = architecture + " checked" * checked + " traced" * traced
+    name = architecture + " checked" * checked + " traced" * traced + " ranked" * ranked
     return cubin, problems, f"{name}: {len(cubin):,} bytes, {registers} registers"
 
 
@@ -123,7 +130,7 @@ def registers_set(cubin: bytes) -> set[int]:
 def main() -> int:
     """Build everything, as many at once as there are processors; print a line for each build and each problem."""
     nvrtc = Nvrtc()
-    kinds: tuple[dict[str, bool], ...] = ({}, {"checked": True}, {"traced": True})
+    kinds: tuple[dict[str, bool], ...] = ({}, {"checked": True}, {"traced": True}, {"ranked": True})
     builds = [(architecture, kind) for kind in kinds for architecture in ARCHITECTURES]
     failed = False
     with ThreadPoolExecutor(os.cpu_count()) as pool:

@@ -9,7 +9,7 @@ from dla.isa.descriptor import Segment
 from dla.isa.dtypes import DType
 
 if TYPE_CHECKING:
-    from dla.emulator.device.machine import DeviceSession
+    from dla.emulator.device.session import DeviceSession
 
 
 class Launch:

@@ -19,6 +19,9 @@ COUNTER_WORDS = TURN_AT + 4
 MAX_WAITS = 32
 PATH_DETAIL = 16
 CLAIMS_AT = 13
+PARTY_AT = 14
+MOST_RANKS = 8
+PARCEL_BYTES, PARCEL_PLACES, CARD_PLACE_BYTES = 16384, 2, 8192
 IMAGES_AHEAD = 3
 PATH_GENERIC, PATH_GEMM, PATH_STREAM, PATH_CONV, PATH_FLASH, PATH_PIXELS = range(6)
 PATHS = ("generic", "gemm", "stream", "conv", "flash", "pixels")  # their names
@@ -63,6 +66,11 @@ CONSTANTS: dict[str, tuple[int, str]] = {
     "PATH_PIXELS": (PATH_PIXELS, "convolutions of images by wgmma"),
     "PATH_DETAIL": (PATH_DETAIL, "numbers that a path keeps of an instruction"),
     "CLAIMS_AT": (CLAIMS_AT, "the number of a handler's detail that the plan gives: where its shares are claimed"),
+    "PARTY_AT": (PARTY_AT, "likewise, of collectives: the ranks of its group; and what they are to each other"),
+    "MOST_RANKS": (MOST_RANKS, "that run a program together"),
+    "PARCEL_BYTES": (PARCEL_BYTES, "that a block sends to another rank at a time,"),
+    "PARCEL_PLACES": (PARCEL_PLACES, "and how often it may do so before the other has taken the first"),
+    "CARD_PLACE_BYTES": (CARD_PLACE_BYTES, "a small one, each of whose words has a number beside it"),
     "IMAGES_AHEAD": (IMAGES_AHEAD, "instructions asked for by the controller, the present one included"),
     "CONTROLLER_ONLY": (CONTROLLER_ONLY, "flag of instructions that the controller executes itself"),
     "TENSOR_MAP_BYTES": (TENSOR_MAP_BYTES, "CUtensorMap"),
@@ -322,6 +330,22 @@ PROBE = Struct(
         ("mean", "<f8", 1, "f64", ""),
     ),
 )
+MAILBOX = Struct(
+    "Mailbox",
+    (
+        ("mail", "<u8", 1, "char*", "of a rank: where others put what is for it; channels, then places (mail.cuh)"),
+        ("abort", "<u8", 1, "u32*", "its Launch's"),
+    ),
+)
+CHANNEL = Struct(
+    "Channel",
+    (
+        ("arrived", "<u4", 1, "u32", "parcels that the other rank has put here so far: it says so"),
+        ("taken_there", "<u4", 1, "u32", "parcels to the other rank that it has taken: it says so"),
+        ("sent", "<u4", 1, "u32", "parcels to the other rank"),
+        ("taken", "<u4", 1, "u32", "parcels from the other rank"),
+    ),
+)
 LAUNCH = Struct(
     "Launch",
     (
@@ -348,6 +372,7 @@ LAUNCH = Struct(
         ("code_bytes", "<u4", 1, "u32", "and its length; 0: not known"),
         ("trace_room", "<u4", 1, "u32", "spans that each block may note in the traced build"),
         ("trace", "<u8", 1, "char*", "and where: blocks, then spans"),
+        ("mailboxes", "<u8", 1, "const Mailbox*", "of each rank of the world, in the build for several ranks"),
     ),
 )
 TRACE_BLOCK = Struct(
@@ -384,10 +409,17 @@ STRUCTS = (
     STREAM_SCHEDULE,
     REPORT,
     PROBE,
+    MAILBOX,
+    CHANNEL,
     LAUNCH,
     TRACE_BLOCK,
     TRACE_SPAN,
 )
+
+
+def mail_bytes(blocks: int, world: int) -> int:
+    """The memory that a rank of `world` has for mail: for each of its blocks, from each rank (kernel/mail.cuh)."""
+    return blocks * world * (CHANNEL.dtype.itemsize + PARCEL_PLACES * (PARCEL_BYTES + CARD_PLACE_BYTES))
 
 
 def cuda() -> str:

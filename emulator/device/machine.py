@@ -1,43 +1,20 @@
-"""The device machine's host side: loads programs, launches the kernel once per run, reads back what happened."""
+"""The device machine: picks a build of the kernel, and loads programs for it."""
 
 from __future__ import annotations
 
-import ctypes
-import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
-import numpy as np
-
-from dla.emulator.binding import Bound, bind, bind_state, is_device_array
-from dla.emulator.device import build, gpu, plan, tracing, tune, tuned
-from dla.emulator.device.generate import TRAP_CODES
-from dla.emulator.device.launch import Launch
-from dla.emulator.device.layout import (
-    BLOCK_THREADS,
-    COUNTER_WORDS,
-    LAUNCH,
-    PROBE,
-    REPORT,
-    TRACE_BLOCK,
-    TRACE_SPAN,
-    WARP,
-)
+from dla.emulator.device import build, gpu, tune, tuned
 from dla.emulator.device.memory import DeviceMemory
 from dla.emulator.device.paths import Choices
-from dla.emulator.device.state import State
+from dla.emulator.device.ranked import RankedDeviceSession
+from dla.emulator.device.session import DeviceSession
 from dla.emulator.device.timer import DeviceTimer
-from dla.emulator.result import Probe, Result
-from dla.emulator.trace import Trace
-from dla.isa.descriptor import Dynamic, Segment
-from dla.isa.dtypes import Array
-from dla.isa.errors import InputError, TimeoutTrap, Trap
-from dla.isa.program import Program, Tensor
+from dla.emulator.ranks import world_of
+from dla.isa.errors import InputError
+from dla.isa.program import Program
 
-_CATEGORIES = {code: name for name, code in TRAP_CODES.items()}
-_ERROR_NOT_READY = 600
-"""cudaErrorNotReady (CUDA Runtime API), which CuPy does not name."""
 DEFAULT_TIMEOUT = 10.0
 """Seconds that one wait inside the kernel may take before the run is ended."""
 
@@ -56,6 +33,9 @@ class DeviceMachine:
     before on this GPU; what was measured once serves every later load (see tune.py).
     `architecture` overrides the compiler's target (such as "sm_80"). `only` names the tensor rows that the kernel is to
     have (all by default), for measurements. `progress` hears of slow steps.
+
+    `ranks` is how many ranks run the program, None: as many as it declares, or one. `gpus` are the GPUs that they run
+    on, by CUDA's numbers, one for each rank; None: all on the present one, each on a share of its multiprocessors.
     """
 
     checked: bool = False
@@ -64,25 +44,34 @@ class DeviceMachine:
     tune: bool = False
     architecture: str | None = None
     only: frozenset[str] | None = None
+    ranks: int | None = None
+    gpus: tuple[int, ...] | None = None
     progress: Callable[[str], None] = _silent
     name: str = "gpu"
 
-    def load(self, program: Program) -> DeviceSession:
-        """Make `program` (already verified) resident. Raises BackendError, InputError, ContainerError."""
-        if program.world > 1:
-            raise InputError(f"the GPU machine runs programs of one rank, and this one is for {program.world}",
-                             hint="use --backend golden")  # fmt: skip
-        kernel = build.kernel(
-            checked=self.checked,
-            traced=self.traced,
-            architecture=self.architecture,
-            only=self.only,
-            progress=self.progress,
-        )
+    def load(self, program: Program) -> DeviceSession | RankedDeviceSession:
+        """Make `program` (already verified) resident.
+
+        Raises BackendError, InputError (also where it is for another number of ranks), ContainerError.
+        """
+        gpus = self.gpus
+        ranks = world_of(program, self.ranks if gpus is None else len(gpus))
+        if ranks > 1:
+            if self.traced or self.tune:
+                raise InputError(f"the program runs on {ranks} ranks, and only one can be profiled or tuned")
+            return RankedDeviceSession(self, program, gpus or (build.import_cupy().cuda.Device().id,) * ranks)
+        kernel = self.kernel()
         choices = self._measured(kernel)
         if self.tune and choices:
             tune.measure(program, kernel.target, choices, self.timer(kernel), self.progress)
         return DeviceSession(self, kernel, program, choices)
+
+    def kernel(self, *, ranked: bool = False) -> build.Kernel:
+        """The build for the present GPU; `ranked`: of several ranks. Raises BackendError, InputError."""
+        return build.kernel(
+            checked=self.checked, traced=self.traced, ranked=ranked, architecture=self.architecture, only=self.only,
+            progress=self.progress,
+        )  # fmt: skip
 
     def timer(self, kernel: build.Kernel) -> DeviceTimer:
         """What times trials on `kernel`."""
@@ -100,284 +89,3 @@ class DeviceMachine:
         return tuned.store(
             present, self.progress, architecture=kernel.architecture, checked=self.checked, only=self.only
         )
-
-
-class DeviceSession:
-    """A program on the GPU: its segments, its plan, and the buffers of a launch.
-
-    `memory` is that of another session of an equal program, which then must not run at the same time.
-    """
-
-    def __init__(
-        self, machine: DeviceMachine, kernel: build.Kernel, program: Program, choices: Choices | None = None,
-        memory: DeviceMemory | None = None, *, cut: bool = True,
-    ) -> None:  # fmt: skip
-        self.program = program
-        self._machine = machine
-        self._kernel = kernel
-        self._cupy = build.import_cupy()
-        stream = self._cupy.cuda.Stream(non_blocking=True)
-        self._side_stream = self._cupy.cuda.Stream(non_blocking=True)
-        self._began, self._ended = self._cupy.cuda.Event(), self._cupy.cuda.Event()
-        self.memory = memory or DeviceMemory(self._cupy, program, stream)
-        """The segments."""
-        self._stream = self.memory.stream
-        self._plan = plan.build(program, self.memory.bases, kernel.target, choices, cut=cut)
-        self._state = State(self._cupy, program, self.memory)
-        upload = self.memory.upload
-        self._tables = {
-            "images": upload(self._plan.images),
-            "image_places": upload(self._plan.image_places),
-            "maps": upload(np.frombuffer(b"".join(m.encode() for m in self._plan.maps), np.uint8)),
-            "workspace": upload(np.zeros(self._plan.workspace_bytes, np.uint8)),
-            "exchange": upload(np.full(2 * self._plan.exchange_bytes, 0xFF, np.uint8)),
-        }
-        at_bounds = self._plan.images_at_bounds
-        self._images_at_bounds = self._tables["images"] if at_bounds is self._plan.images else upload(at_bounds)
-        self._counters = upload(np.zeros(COUNTER_WORDS, np.uint32))
-        self._abort = upload(np.zeros(1, np.uint32))
-        self._probes = upload(np.zeros(max(1, len(self._plan.probes)), PROBE.dtype))
-        self._record = self._launch_record()
-        self._arguments = (ctypes.c_void_p * 1)(self._record.ctypes.data)
-        self._prepare()
-        self._bound: Launch | None = None
-        self._outputs = tuple(program.in_segment(Segment.OUTPUT))
-        self.expected_base = 0
-        """What the kernel believes the counters to start from. The tests plant a hang here."""
-
-    @property
-    def plan(self) -> plan.Plan:
-        """The plan that the kernel follows."""
-        return self._plan
-
-    @property
-    def state(self) -> Mapping[str, Array]:
-        """Copies of the state tensors on the host, at their bounds, each made when it is first read."""
-        self._quiet()
-        return self._state.now()
-
-    def set_state(self, values: Mapping[str, Any]) -> None:
-        """Overwrite the named state tensors. Raises InputError."""
-        arrays = bind_state(self.program, values)
-        self._quiet()
-        self._state.settle()
-        for name, array in arrays.items():
-            self.memory.write(self.program.by_name[name].descriptor, array)
-        self._stream.synchronize()
-
-    def run(self, inputs: Mapping[str, Any], dims: Mapping[str, int] | None = None) -> Result:
-        """Run to HALT in one launch. Raises InputError before the run, Trap during it; a Trap leaves state as it was.
-
-        Outputs are CuPy arrays if any input was one, else NumPy arrays.
-        """
-        self._quiet()
-        self._bound = None
-        bound = self._send(inputs, dims)
-        self._state.begin()
-        if self._plan.probes:
-            self.memory.clear(self._probes.ptr, len(self._plan.probes) * PROBE.dtype.itemsize)
-        self._began.record(self._stream)
-        self._start(self._stream.ptr)
-        self._ended.record(self._stream)
-        self.memory.ask()
-        self._wait()
-        report = self.memory.received
-        if report["claimed"]:
-            trap = self._trap(report)
-            self._recover()
-            raise trap
-        self._state.done()
-        elapsed = self._cupy.cuda.get_elapsed_time(self._began, self._ended) / 1e3
-        shapes = {tensor: _shape(tensor, report["registers"]) for tensor in self._outputs}
-        on_device = any(is_device_array(array) for array in bound.arrays.values())
-        outputs = self.memory.outputs(shapes, on_device=on_device)
-        return Result(outputs, self._state.now(), self._read_probes(), self._machine.name, elapsed, bound.dims)
-
-    def trace(
-        self, inputs: Mapping[str, Any], dims: Mapping[str, int] | None = None, room: int = tracing.ROOM
-    ) -> tuple[Result | Trap, Trace]:
-        """`run`, and when each block did what, up to `room` spans of each; a Trap is given back, not raised.
-
-        Raises InputError before the run, also on a machine that is not `traced`.
-        """
-        if not self._machine.traced:
-            raise InputError("this machine notes no times", hint='Machine("gpu", traced=True) does')
-        blocks = self._kernel.blocks
-        size = tracing.table_bytes(blocks, room)
-        table = self._cupy.cuda.alloc(size)
-        self.memory.clear(table.ptr, size)
-        self._record["trace"], self._record["trace_room"] = table.ptr, room
-        try:
-            result: Result | Trap = self.run(inputs, dims)
-        except Trap as trap:
-            result = trap
-        finally:
-            self._record["trace"], self._record["trace_room"] = 0, 0
-        heads = self.memory.fetch(table.ptr, TRACE_BLOCK.dtype, blocks)
-        spans, step = table.ptr + heads.nbytes, room * TRACE_SPAN.dtype.itemsize
-        noted = [
-            self.memory.fetch(spans + block * step, TRACE_SPAN.dtype, min(room, int(head["works"])))
-            for block, head in enumerate(heads)
-        ]
-        return result, tracing.trace(heads, noted, self._plan.origins)
-
-    def launch(self, inputs: Mapping[str, Any], dims: Mapping[str, int] | None = None) -> Launch:
-        """Put inputs and dims on the device, for runs without the host; see `Launch`. Raises InputError."""
-        self._quiet()
-        self._send(inputs, dims)
-        self._stream.synchronize()
-        self._bound = Launch(self)
-        return self._bound
-
-    def enqueue(self, launch: Launch, stream: Any) -> None:
-        """What `Launch.enqueue` does."""
-        if launch is not self._bound:
-            raise InputError(
-                "the session has run with other inputs since", hint="make a new launch: session.launch(...)"
-            )
-        if self._state.written:
-            self._state.settle()
-        stream = self._cupy.cuda.get_current_stream() if stream is None else stream
-        self._start(stream.ptr if hasattr(stream, "ptr") else stream.cuda_stream)
-
-    def check(self) -> None:
-        """What `Launch.check` does."""
-        self._cupy.cuda.runtime.deviceSynchronize()
-        report = self.memory.fetch(self.memory.report, REPORT.dtype, 1)[0]
-        if report["claimed"]:
-            trap = self._trap(report)
-            self._clear()
-            raise trap
-
-    def _launch_record(self) -> Any:
-        """What the kernel is given: where everything lies."""
-        launch = np.zeros((), LAUNCH.dtype)
-        for name, table in self._tables.items():
-            launch[name] = table.ptr
-        launch["counters"], launch["abort"] = self._counters.ptr, self._abort.ptr
-        launch["report"], launch["probes"] = self.memory.report, self._probes.ptr
-        launch["initial_registers"] = self.memory.registers
-        launch["timeout_ns"] = int(self._machine.timeout * 1e9)
-        launch["instructions"] = len(self._plan.executed.instructions)
-        launch["first_pieces"], launch["pairs"] = self._plan.first_pieces, self._plan.pairs
-        launch["rehearsal"] = self._plan.rehearsal
-        launch["exchange_bytes"] = self._plan.exchange_bytes
-        launch["rank"], launch["world"] = 0, 1
-        launch["code"], launch["code_bytes"] = self._kernel.code, self._kernel.code_bytes
-        return launch
-
-    def _prepare(self) -> None:
-        """Let the GPU fill in what it alone knows of the images, once."""
-        kernel = self._kernel
-        for images in {self._tables["images"].ptr, self._images_at_bounds.ptr}:
-            self._record["images"] = images
-            with self._stream:
-                kernel.prepare((kernel.blocks,), (WARP,), (self._record,), shared_mem=kernel.shared_bytes)
-
-    def _quiet(self) -> None:
-        """Wait for runs that were enqueued on streams of others."""
-        if self._bound is not None:
-            self._cupy.cuda.runtime.deviceSynchronize()
-
-    def _send(self, inputs: Mapping[str, Any], dims: Mapping[str, int] | None) -> Bound:
-        """Check inputs and dims, and order them to the device."""
-        bound = bind(self.program, inputs, dims)
-        registers = np.zeros(32, np.int64)
-        for symbol in self.program.dims:
-            registers[symbol.register] = bound.dims[symbol.name]
-        at_bounds = all(bound.dims[symbol.name] == symbol.bound for symbol in self.program.dims)
-        self._record["images"] = (self._images_at_bounds if at_bounds else self._tables["images"]).ptr
-        self.memory.send(registers, {self.program.by_name[name]: array for name, array in bound.arrays.items()})
-        return bound
-
-    def _start(self, stream: int) -> None:
-        """The launch itself, on the stream with this handle."""
-        self._record["expected_base"] = self.expected_base
-        kernel = self._kernel
-        # The driver's call takes 4 us. CuPy's own, which looks at every field of the record, takes 18.
-        self._cupy.cuda.driver.launchKernel(
-            kernel.function.kernel.ptr, kernel.blocks, 1, 1, BLOCK_THREADS, 1, 1, kernel.shared_bytes, stream,
-            ctypes.addressof(self._arguments), 0,
-        )  # fmt: skip
-
-    def _wait(self) -> None:
-        """Wait for the run; an interrupt from the keyboard stops the kernel first."""
-        query, stream = self._cupy.cuda.runtime.streamQuery, self._stream
-        patience = time.perf_counter() + 0.002
-        try:
-            # `synchronize` would not let an interrupt through. A fault of the device ends the loop as well.
-            while query(stream.ptr) == _ERROR_NOT_READY:
-                if time.perf_counter() > patience:
-                    time.sleep(0.0005)
-        except KeyboardInterrupt:
-            self.memory.overwrite(self._abort.ptr, np.ones(1, np.uint32), self._side_stream)
-            stream.synchronize()
-            self._recover()
-            raise
-        stream.synchronize()
-
-    def _recover(self) -> None:
-        """After a trap or an interrupt: the next run starts as if this one had never been."""
-        self._clear()
-        self._state.set_back()
-
-    def _clear(self) -> None:
-        """Make the next launch start from zeroed counters, and without a trap."""
-        self.memory.clear(self._abort.ptr, 4)
-        self.memory.clear(self.memory.report, REPORT.dtype.itemsize)
-        self.memory.clear(self._counters.ptr, 4 * COUNTER_WORDS)
-        self.memory.clear(self._tables["workspace"].ptr, self._plan.workspace_bytes)
-        self.memory.clear(self._tables["exchange"].ptr, 2 * self._plan.exchange_bytes, 0xFF)
-        self._stream.synchronize()
-
-    def _trap(self, report: Any) -> Trap:
-        category = _CATEGORIES[int(report["category"])]
-        detail = [int(d) for d in report["detail"]]
-        executed, origins = int(report["instruction"]), self._plan.origins
-        index = origins[executed] if executed < len(origins) else None
-        location = None if index is None else self.program.location(index)
-        if category == "timeout":
-            what, counter, value, target = detail[:4]
-            waited_for = (
-                f"counter {counter}, which is {value} and should reach {target}",
-                "the workers of a block",
-                "results that come word by word",
-            )
-            text = f"waited {self._machine.timeout:g} s for {waited_for[what]}"
-            return TimeoutTrap(category, text, instruction=index, location=location)
-        return Trap(category, self._explain(category, index, detail), instruction=index, location=location)
-
-    def _explain(self, category: str, index: int | None, detail: list[int]) -> str:
-        if category == "assert":
-            messages = dict(self.program.debug.messages) if self.program.debug else {}
-            text = messages.get(-1 if index is None else index)
-            return f"assertion failed, code {detail[0]}" + (f": {text}" if text else "")
-        name = "" if index is None else self.program.instructions[index].name + ": "
-        return name + {
-            "index": f"index {np.uint32(detail[0]).astype(np.int32)} is out of range",
-            "arithmetic": "integer division by zero, or a negative exponent",
-            "loop": "the loop count is negative or larger than max",
-            "extent": "a dim or an address taken from registers is out of its bounds",
-            "bounds": "an access outside its segment (a defect of the machine; please report it)",
-        }.get(category, "trapped")
-
-    def _read_probes(self) -> dict[int, Probe]:
-        """The report of the last PROBE of each tag that was executed."""
-        if not self._plan.probes:
-            return {}
-        messages = dict(self.program.debug.messages) if self.program.debug else {}
-        records = self.memory.fetch(self._probes.ptr, PROBE.dtype, len(self._plan.probes))
-        executed = [(r, index) for r, index in zip(records, self._plan.probes, strict=True) if r["order"]]
-        reports = {}
-        for r, index in sorted(executed, key=lambda pair: int(pair[0]["order"])):
-            tag = self.program.instructions[index].attributes.get("tag", 0)
-            reports[tag] = Probe(
-                tag, int(r["count"]), float(r["minimum"]), float(r["maximum"]), float(r["mean"]), int(r["nans"]),
-                int(r["infinities"]), index, messages.get(index),
-            )  # fmt: skip
-        return reports
-
-
-def _shape(tensor: Tensor, registers: Array) -> tuple[int, ...]:
-    """The shape of an output with the registers as they were at HALT."""
-    return tuple(int(registers[d.register]) if isinstance(d, Dynamic) else d for d in tensor.descriptor.dims)

@@ -34,10 +34,11 @@ SMALL_BYTES = 2**18
 class DeviceMemory:
     """The segments as plain device allocations. Raises InputError where the GPU has too little memory.
 
-    All copies are ordered on `stream`, a CuPy stream. The const segment is shared with other sessions of the program.
+    All copies are ordered on `stream`, a CuPy stream. The const segment, with the pieces that `rank` has of
+    constants that are cut, is shared with other sessions of the program.
     """
 
-    def __init__(self, cupy: Any, program: Program, stream: Any) -> None:
+    def __init__(self, cupy: Any, program: Program, stream: Any, rank: int = 0) -> None:
         self._cupy = cupy
         self._runtime = cupy.cuda.runtime
         self.stream = stream
@@ -46,7 +47,7 @@ class DeviceMemory:
         for segment in Segment:
             if segment is not Segment.CONST:
                 self._whole[segment] = self._allocate(segment)
-        self._constants = resident(cupy, program, lambda: self._allocate(Segment.CONST))
+        self._constants = resident(cupy, program, rank, lambda: self._allocate(Segment.CONST))
         self._whole[Segment.CONST] = self._constants.memory
         self.bases = {segment: int(memory.ptr) + _FRONT.get(segment, 0) for segment, memory in self._whole.items()}
         """Device address of each segment."""

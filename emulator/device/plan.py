@@ -120,7 +120,7 @@ def build(
     """
     tables = _Tables()
     reach = Reach(program)
-    context = Context(target, bases, reach, choices, _written(program, reach))
+    context = Context(target, bases, reach, choices, _written(program, reach), program.groups, program.pairs)
     apart = last_rows.find(program, context) if cut else parts.uncut(program)
     parted = parts.find(apart.program, replace(context, maps={})) if cut else apart
     origins = tuple(apart.origins[index] for index in parted.origins)

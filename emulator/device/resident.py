@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from dla.isa import weights
+from dla.emulator.ranks import constants_of
 from dla.isa.dtypes import Array
 from dla.isa.program import Program
 
@@ -24,27 +24,29 @@ _STAGED_BYTES = 8 * PIECE_BYTES
 
 @dataclass(eq=False)
 class Constants:
-    """The const segment of `program` in device memory."""
+    """The const segment of `program` in device memory, as one rank has it."""
 
     program: Program  # keeps the key of _RESIDENT its own
     memory: Any
 
 
-_RESIDENT: weakref.WeakValueDictionary[tuple[int, int], Constants] = weakref.WeakValueDictionary()
-"""By (device, id of the program); an entry goes with the last session that uses it."""
+_RESIDENT: weakref.WeakValueDictionary[tuple[int, int, int], Constants] = weakref.WeakValueDictionary()
+"""By (device, id of the program, rank where ranks have pieces); an entry goes with the last session that uses it."""
 
 
-def resident(cupy: Any, program: Program, allocate: Callable[[], Any]) -> Constants:
-    """The constants of `program` on the current device, copied into memory from `allocate` if no session has them yet.
+def resident(cupy: Any, program: Program, rank: int, allocate: Callable[[], Any]) -> Constants:
+    """The constants that `rank` has of `program`, on the current device.
+
+    They are copied into memory from `allocate` if no session has them yet.
 
     Raises InputError or ContainerError where external weights are missing or do not fit.
     """
-    key = cupy.cuda.Device().id, id(program)
+    key = cupy.cuda.Device().id, id(program), rank if program.shards else 0
     found = _RESIDENT.get(key)
     if found is None:
         found = Constants(program, allocate())
         cupy.cuda.runtime.deviceSynchronize()  # the zeros are there before other streams copy over them
-        blocks = [(found.memory.ptr + b.offset, b.data) for b in weights.blocks(program) if b.data.nbytes]
+        blocks = [(found.memory.ptr + b.offset, b.data) for b in constants_of(program, rank) if b.data.nbytes]
         if sum(data.nbytes for _, data in blocks) > _STAGED_BYTES:
             _copy_staged(cupy, blocks)
         else:

@@ -66,11 +66,13 @@ def _flatten(name: str, seen: set[str], only: frozenset[str] | None) -> str:
     )
 
 
-def options(*, checked: bool = False, traced: bool = False) -> tuple[str, ...]:
+def options(*, checked: bool = False, traced: bool = False, ranked: bool = False) -> tuple[str, ...]:
     """Compiler options of a build, without the architecture.
 
     `checked` bounds-checks every access, and knows its lines. `traced` notes when each block did what.
+    `ranked` is for programs of several ranks, which send to each other.
 
     Line numbers are two thirds of a build, which is kept on disk and loaded by the driver.
     """
-    return ("--std=c++17", *(("-lineinfo", "-DDLA_CHECKED") if checked else ()), *(("-DDLA_TRACED",) if traced else ()))
+    macros = [("-lineinfo", "-DDLA_CHECKED")] * checked + [("-DDLA_TRACED",)] * traced + [("-DDLA_RANKS",)] * ranked
+    return ("--std=c++17", *(option for options in macros for option in options))

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from dla.emulator.device.launch import Launch
-    from dla.emulator.device.machine import DeviceSession
+    from dla.emulator.device.session import DeviceSession
 
 ROUNDS = 9
 """Times that each way is measured: the median counts."""

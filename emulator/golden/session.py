@@ -16,14 +16,13 @@ from dla.emulator.golden.execution import Execution
 from dla.emulator.golden.memory import ConstMemory, Memory, new_state, tensor_views
 from dla.emulator.golden.recorder import Recorder
 from dla.emulator.golden.scalar import Registers
+from dla.emulator.ranks import constants_of
 from dla.emulator.result import Result
 from dla.emulator.trace import Trace
-from dla.isa import weights
 from dla.isa.descriptor import Segment
 from dla.isa.dtypes import Array
 from dla.isa.errors import InputError, Trap
-from dla.isa.program import ConstBlock, Program
-from dla.isa.ranks import list_with, lists_of, piece_of
+from dla.isa.program import Program
 from dla.isa.reach import Reach
 
 if TYPE_CHECKING:
@@ -126,13 +125,3 @@ def enough_memory(program: Program) -> Iterator[None]:
             f"not enough memory: the program's segments alone have {needed:,} bytes",
             hint="use smaller dims, or a computer with more memory",
         ) from error
-
-
-def constants_of(program: Program, rank: int) -> list[ConstBlock]:
-    """The constants that `rank` has, by offset: its pieces of those that are cut."""
-    pieces = []
-    for shard in program.shards:
-        tensor = program.by_name[shard.tensor].descriptor
-        ranks = list_with(lists_of(program.groups, shard.group, program.world), rank)
-        pieces.append(ConstBlock(tensor.offset, piece_of(shard, tensor, ranks, rank)))
-    return sorted((*weights.blocks(program), *pieces), key=lambda block: block.offset)

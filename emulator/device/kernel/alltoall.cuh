@@ -1,11 +1,7 @@
-// ALLTOALL of one rank: its only part, which it sends to itself.
+// ALLTOALL: from each rank the part that is for this one.
 #pragma once
 #include "collective.cuh"
 
-struct AlltoallHandler {
-    static constexpr u32 SCRATCH = 0;
-    static DEV u32 tiles(const AlltoallArgs& args) { return tiles_alone(args.work, args.out().dims[0]); }
-    static DEV_CALL void run(const AlltoallArgs& args, u32 tile, const Block& block) {
-        run_alone(args.work, args.out().dims[0], tile, block);
-    }
+struct AlltoallHandler : Collective<X_IN_PARTS | OUT_IN_PARTS> {
+    static DEV_CALL void run(const AlltoallArgs& args, u32 tile, const Block& block) { run_as(args.work, tile, block, 0); }
 };

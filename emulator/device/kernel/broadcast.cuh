@@ -1,11 +1,7 @@
-// BROADCAST of one rank: the root is the rank itself.
+// BROADCAST: x of one rank.
 #pragma once
 #include "collective.cuh"
 
-struct BroadcastHandler {
-    static constexpr u32 SCRATCH = 0;
-    static DEV u32 tiles(const BroadcastArgs& args) { return tiles_alone(args.work, 1); }
-    static DEV_CALL void run(const BroadcastArgs& args, u32 tile, const Block& block) {
-        run_alone(args.work, 1, tile, block);
-    }
+struct BroadcastHandler : Collective<0> {
+    static DEV_CALL void run(const BroadcastArgs& args, u32 tile, const Block& block) { run_as(args.work, tile, block, 0); }
 };

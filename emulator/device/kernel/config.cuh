@@ -24,7 +24,7 @@ constexpr u32 WORKER_THREADS = WORKER_WARPS * WARP;
 constexpr u32 CONTROL_REGISTERS = 72, WORKER_REGISTERS = 216;
 
 constexpr u32 WORKS = 4;                   // decoded instructions between the controller and the others
-constexpr u32 LOOP_STACK = 142;            // MAX_LOOP_DEPTH loops in each of MAX_CALL_DEPTH + 1 functions, with room
+constexpr u32 LOOP_STACK = 141;            // MAX_LOOP_DEPTH loops in each of MAX_CALL_DEPTH + 1 functions, with room
 constexpr u32 CALL_STACK = 16;             // MAX_CALL_DEPTH
 constexpr u32 SCRATCH_BYTES = 128 * 1024;  // shared memory that a tile may ask for
 constexpr u32 STAGING_BYTES = 16 * 1024;   // shared memory that a tile always has
@@ -37,6 +37,7 @@ constexpr u32 LANDING_NS = 100 * 1000;     // longer than any copy takes
 constexpr u32 WAITED_FOR_COUNTER = 0;      // what a time-out waited for, in its report
 constexpr u32 WAITED_FOR_WORKERS = 1;
 constexpr u32 WAITED_FOR_RESULTS = 2;
+constexpr u32 WAITED_FOR_RANK = 3;
 
 constexpr u32 WORKER_BARRIER = 1;          // named barrier ids; 0 is __syncthreads
 constexpr u32 FEW_BARRIER = 14;            // and 15: see SumsOfFew

@@ -14,11 +14,27 @@
 #include "waiter.cuh"
 #include "workers.cuh"
 
-// Keeps the launch's parameters at hand, but for what few look at. Called by a warp.
+// What a kernel is given. The build for several ranks may run some of them on one GPU, each on blocks of its own: then the grid has
+// as many rows.
+#ifdef DLA_RANKS
+struct Launches {
+    Launch of[MOST_RANKS];
+};
+DEV const Launch& own(const Launches& launches) { return launches.of[blockIdx.y]; }
+#else
+using Launches = Launch;
+DEV const Launch& own(const Launch& launch) { return launch; }
+#endif
+
+// Keeps the launch's parameters at hand: of a single rank, all but the last ones, which few look at. Called by a warp.
 DEV void copy(const Launch& launch, Shared& shared, u32 lane) {
-    constexpr u32 PLACE = 3 * sizeof(u64), WORDS = (sizeof(Launch) - PLACE) / sizeof(u32);
-    static_assert(WORDS <= WARP, "one for each lane");
-    if (lane < WORDS) reinterpret_cast<u32*>(shared.launch)[lane] = reinterpret_cast<const u32*>(&launch)[lane];
+#ifdef DLA_RANKS
+    constexpr u32 WORDS = sizeof(Launch) / sizeof(u32);
+#else
+    constexpr u32 WORDS = WARP;
+#endif
+#pragma unroll
+    for (u32 i = lane; i < WORDS; i += WARP) reinterpret_cast<u32*>(shared.launch)[i] = reinterpret_cast<const u32*>(&launch)[i];
 }
 
 // What each warp does first, none after another: the controller asks for the first images, which takes longest, and the others
@@ -71,11 +87,16 @@ DEV u32 start(const Launch& launch, Shared& shared, u32 warp, u32 lane) {
     return turn;
 }
 
-extern "C" __global__ void IN_PAIRS __launch_bounds__(BLOCK_THREADS, 1) dla_machine(const __grid_constant__ Launch launch) {
+extern "C" __global__ void IN_PAIRS __launch_bounds__(BLOCK_THREADS, 1) dla_machine(const __grid_constant__ Launches launches) {
     Shared& shared = shared_state();
     const u32 warp = __shfl_sync(0xffffffffu, threadIdx.x / WARP, 0), lane = threadIdx.x % WARP;
-    const u32 turn = start(launch, shared, warp, lane);
+    const u32 turn = start(own(launches), shared, warp, lane);
     __syncthreads();
+#ifdef DLA_RANKS
+    const Launch& launch = *shared.launch;  // where it lies, the compiler knows
+#else
+    const Launch& launch = launches;
+#endif
     if (launch.pairs) pair_begin();
     if (warp < CONTROLLER_WARPS) {
         give_registers<CONTROL_REGISTERS>();
@@ -92,7 +113,8 @@ extern "C" __global__ void IN_PAIRS __launch_bounds__(BLOCK_THREADS, 1) dla_mach
 
 // Runs once when a program is loaded, one warp in each of as many blocks as the machine has: chooses the way
 // of each instruction that no register takes part in, counts its tiles, and writes both to its image.
-extern "C" __global__ void __launch_bounds__(WARP, 1) dla_prepare(const __grid_constant__ Launch launch) {
+extern "C" __global__ void __launch_bounds__(WARP, 1) dla_prepare(const __grid_constant__ Launches launches) {
+    const Launch& launch = own(launches);
     Shared& shared = shared_state();
     const u32 lane = threadIdx.x;
     copy(launch, shared, lane);

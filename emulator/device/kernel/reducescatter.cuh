@@ -1,11 +1,7 @@
-// REDUCESCATTER of one rank: the only part of what it brings.
+// REDUCESCATTER: this rank's part of x of all ranks, folded.
 #pragma once
 #include "collective.cuh"
 
-struct ReducescatterHandler {
-    static constexpr u32 SCRATCH = 0;
-    static DEV u32 tiles(const ReducescatterArgs& args) { return tiles_alone(args.work, args.x().dims[0]); }
-    static DEV_CALL void run(const ReducescatterArgs& args, u32 tile, const Block& block) {
-        run_alone(args.work, args.x().dims[0], tile, block);
-    }
+struct ReducescatterHandler : Collective<X_IN_PARTS | FOLDS> {
+    static DEV_CALL void run(const ReducescatterArgs& args, u32 tile, const Block& block) { run_as(args.work, tile, block, args.sub()); }
 };

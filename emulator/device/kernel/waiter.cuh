@@ -35,6 +35,10 @@ DEV void run_signaller(const Launch& launch, Shared& shared, u32 lane) {
         const Work& w = shared.works[slot];
         if (w.last) {
             if (lane == 0) Tracing::end(launch, taken);
+#ifdef DLA_RANKS
+            // A rank that has trapped does not send any more: the others are not to wait for it.
+            if (lane < launch.world && load_relaxed(launch.abort)) store_relaxed_everywhere(launch.mailboxes[lane].abort, 1);
+#endif
             return;
         }
         if (const u32 now = clocks(); now - asked > CODE_STAYS) {

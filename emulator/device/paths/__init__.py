@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from dla.emulator.device.paths import conv, flash, fold, gemm, pixels, shares, stream
+from dla.emulator.device.paths import conv, flash, fold, gemm, parties, pixels, shares, stream
 from dla.emulator.device.paths.choices import Choices
 from dla.emulator.device.paths.types import GENERIC, Context, Schedule, Target
 from dla.isa.program import Instruction
@@ -18,7 +18,7 @@ __all__ = ["GENERIC", "HOPPER_PATHS", "PORTABLE_PATHS", "Choices", "Context", "P
 Path = Callable[[Instruction, Context], Schedule | None]
 HOPPER_PATHS: tuple[Path, ...] = (gemm.schedule, stream.schedule, conv.schedule, pixels.schedule, flash.schedule)
 """In the order in which they are asked."""
-PORTABLE_PATHS: tuple[Path, ...] = (flash.few_queries, fold.split, shares.claimed)
+PORTABLE_PATHS: tuple[Path, ...] = (flash.few_queries, fold.split, shares.claimed, parties.party)
 """What handlers of rows are told, on every GPU; asked last."""
 
 

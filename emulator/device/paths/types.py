@@ -11,15 +11,21 @@ from dla.emulator.device.paths.choices import C, Choices, Decision, Offer, decid
 from dla.emulator.device.paths.tensor_map import AnyMap
 from dla.isa.descriptor import Descriptor, Segment
 from dla.isa.program import Instruction
+from dla.isa.ranks import RankGroup, RankPairs
 from dla.isa.reach import Range, Reach
 
 
 @dataclass(frozen=True)
 class Target:
-    """What a plan is made for: the number of blocks, one for each multiprocessor, and whether Hopper's paths exist."""
+    """What a plan is made for: the number of blocks, one for each multiprocessor, and whether Hopper's paths exist.
+
+    And for which rank of the world, whose blocks these are.
+    """
 
     blocks: int = 132
     hopper: bool = False
+    rank: int = 0
+    world: int = 1
 
 
 @dataclass(frozen=True)
@@ -50,6 +56,8 @@ class Context:
     reach: Reach
     choices: Choices | None = None
     written: Mapping[Segment, Sequence[Range]] = field(default_factory=dict)  # bytes that instructions may write
+    groups: Sequence[RankGroup] = ()
+    pairs: Sequence[RankPairs] = ()
     decided: Mapping[int, Decision[Any]] = field(default_factory=dict)  # by id of an instruction: it is executed so
     maps: dict[AnyMap, int] = field(default_factory=dict)
     workspace_bytes: int = 0

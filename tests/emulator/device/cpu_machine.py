@@ -72,9 +72,9 @@ _MAP = np.dtype(
 
 
 @cache
-def library(*, hopper: bool, checked: bool = False, traced: bool = False) -> ctypes.CDLL:
+def library(*, hopper: bool, checked: bool = False, traced: bool = False, ranked: bool = False) -> ctypes.CDLL:
     """The kernel for the CPU, compiled once for all processes. `hopper`: with the hot paths."""
-    text = _text(hopper=hopper, checked=checked, traced=traced)
+    text = _text(hopper=hopper, checked=checked, traced=traced, ranked=ranked)
     key = hashlib.sha256("\n".join([*_OPTIONS, *_LIBRARIES, text]).encode()).hexdigest()[:20]
     folder = Path(tempfile.gettempdir()) / f"dla-on-cpu-{key}"
     folder.mkdir(exist_ok=True)
@@ -90,7 +90,7 @@ def library(*, hopper: bool, checked: bool = False, traced: bool = False) -> cty
     return ctypes.CDLL(str(built))
 
 
-def _text(*, hopper: bool, checked: bool, traced: bool) -> str:
+def _text(*, hopper: bool, checked: bool, traced: bool, ranked: bool) -> str:
     """One C++ text: CUDA's language, the kernel with its assembly replaced, and the scheduler."""
     replaced = {path.name: path.read_text() for path in _FOLDER.glob("*.cuh")}
     with source.replacing(replaced):
@@ -98,7 +98,7 @@ def _text(*, hopper: bool, checked: bool, traced: bool) -> str:
     kernel = kernel.replace("extern __shared__ __align__(1024) char shared_memory[];", "")
     macros = ["#define __CUDA_ARCH__ 900"]
     macros += ["#define __CUDA_ARCH_FEAT_SM90_ALL 1"] * hopper + ["#define DLA_CHECKED 1"] * checked
-    macros += ["#define DLA_TRACED 1"] * traced
+    macros += ["#define DLA_TRACED 1"] * traced + ["#define DLA_RANKS 1"] * ranked
     parts = [(_FOLDER / "cuda.h").read_text(), *macros, kernel, (_FOLDER / "scheduler.cpp").read_text()]
     return "\n".join(parts)
 
@@ -152,7 +152,7 @@ class CpuSession:
         self._images_at_bounds = self._images if at_bounds is self.plan.images else self._copied(at_bounds)
         for images in (self._images_at_bounds, self._images):
             self._launch["images"] = images.ctypes.data
-            assert self._library.run_prepare(ctypes.c_void_p(self._launch.ctypes.data), BLOCKS) == 0
+            assert self._library.run_prepare(ctypes.c_void_p(self._launch.ctypes.data), BLOCKS, 1) == 0
 
     def set_state(self, values: Mapping[str, Any]) -> None:
         """Overwrite the named state tensors."""
@@ -206,7 +206,7 @@ class CpuSession:
         at_bounds = all(bound.dims[symbol.name] == symbol.bound for symbol in self.program.dims)
         self._launch["images"] = (self._images_at_bounds if at_bounds else self._images).ctypes.data
         self._launch["expected_base"], self._launch["timeout_ns"] = self.expected_base, self.timeout_ns
-        status = self._library.run_machine(ctypes.c_void_p(self._launch.ctypes.data), BLOCKS, self.seed)
+        status = self._library.run_machine(ctypes.c_void_p(self._launch.ctypes.data), BLOCKS, 1, self.seed)
         assert status == 0, "the emulated device says above what is wrong"
         self._launches += 1
         turn = self._launches % 2

@@ -109,6 +109,6 @@ def make() -> Any:
         runtime=Runtime(), alloc=Memory, alloc_pinned_memory=lambda size: np.full(size, GARBAGE, np.uint8),
         Stream=Stream, Event=Event, Device=Device, get_elapsed_time=lambda start, end: 1.0,
         get_current_stream=lambda: Stream(), memory=SimpleNamespace(OutOfMemoryError=MemoryError),
-        driver=SimpleNamespace(launchKernel=lambda function, *arguments: function()),
+        driver=SimpleNamespace(launchKernel=lambda function, *arguments: function(*arguments)),
     )  # fmt: skip
     return SimpleNamespace(cuda=cuda, ndarray=_ndarray)

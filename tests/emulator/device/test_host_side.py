@@ -16,8 +16,9 @@ from dla.assembler import assemble
 from dla.emulator.device import build, resident
 from dla.emulator.device.generate import TRAP_CODES
 from dla.emulator.device.layout import REPORT
-from dla.emulator.device.machine import DeviceMachine, DeviceSession
+from dla.emulator.device.machine import DeviceMachine
 from dla.emulator.device.paths import Target
+from dla.emulator.device.session import DeviceSession
 from dla.emulator.device.state import written
 from dla.isa.descriptor import Segment
 from dla.isa.errors import InputError, Trap
@@ -52,7 +53,7 @@ def load(monkeypatch: pytest.MonkeyPatch) -> Callable[[Program], DeviceSession]:
     monkeypatch.setattr(build, "import_cupy", lambda: cupy)
 
     def load(program: Program) -> DeviceSession:
-        def function() -> None:
+        def function(*_: object) -> None:
             session.kernel(session)  # type: ignore[attr-defined]
 
         kernel = SimpleNamespace(
@@ -63,6 +64,7 @@ def load(monkeypatch: pytest.MonkeyPatch) -> Callable[[Program], DeviceSession]:
             code=0,
             code_bytes=0,
             target=Target(),
+            parameter=lambda records: records[0],
         )
         session = DeviceSession(DeviceMachine(), kernel, program)  # type: ignore[arg-type]
         session.kernel = count  # type: ignore[attr-defined]
@@ -231,11 +233,3 @@ def test_large_constants_are_copied_in_pieces(load, monkeypatch):
     session = load(assemble(text + ".output y : i64[3]\nmain:\nCOPY y, b\nHALT"))
     np.testing.assert_array_equal(tensor(session, "a"), a)
     np.testing.assert_array_equal(tensor(session, "b"), b)
-
-
-def test_programs_of_several_ranks_are_refused_before_anything_is_compiled() -> None:
-    """The machine is the only rank of its world."""
-    program = assemble(".world 4\n.input x : f32[2]\n.output y : f32[2]\nmain:\n    ALLREDUCE.sum y, x\n    HALT\n")
-    with pytest.raises(InputError, match="runs programs of one rank, and this one is for 4") as caught:
-        DeviceMachine().load(program)
-    assert caught.value.hint == "use --backend golden"

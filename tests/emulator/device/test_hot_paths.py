@@ -16,10 +16,11 @@ import pytest
 from dla.assembler import assemble
 from dla.emulator.compare import compare
 from dla.emulator.device import build, layout, plan
-from dla.emulator.device.machine import DeviceMachine, DeviceSession
+from dla.emulator.device.machine import DeviceMachine
 from dla.emulator.device.paths import Target, tilings
 from dla.emulator.device.paths.choices import Measured, fields_of
 from dla.emulator.device.paths.tilings import Choice, Tile
+from dla.emulator.device.session import DeviceSession
 from dla.isa.descriptor import Segment
 from dla.isa.dtypes import DType
 from dla.isa.program import Program

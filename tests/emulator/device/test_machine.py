@@ -14,7 +14,8 @@ import pytest
 from dla.assembler import assemble
 from dla.emulator.backend import Backend
 from dla.emulator.device import build
-from dla.emulator.device.machine import DeviceMachine, DeviceSession
+from dla.emulator.device.machine import DeviceMachine
+from dla.emulator.device.session import DeviceSession
 from dla.emulator.golden.machine import GoldenMachine
 from dla.emulator.result import Result
 from dla.isa.errors import InputError, TimeoutTrap, Trap

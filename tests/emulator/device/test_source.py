@@ -17,7 +17,7 @@ def test_source_is_one_text_without_local_includes():
     text = source.source()
     assert '#include "' not in text
     assert "#pragma once" not in text
-    assert text.count("dla_machine(const __grid_constant__ Launch launch)") == 1
+    assert text.count("dla_machine(const __grid_constant__ Launches launches)") == 1
 
 
 def test_every_kernel_file_is_part_of_the_machine():

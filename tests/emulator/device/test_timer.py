@@ -13,8 +13,9 @@ import pytest
 from dla.assembler import assemble
 from dla.emulator.device import build, gpu, timer, tune, tuned
 from dla.emulator.device.gpu import H200
-from dla.emulator.device.machine import DeviceMachine, DeviceSession
+from dla.emulator.device.machine import DeviceMachine
 from dla.emulator.device.paths import Target
+from dla.emulator.device.session import DeviceSession
 from dla.isa.descriptor import Segment
 from dla.tests.emulator.device import fake_cupy
 from dla.tests.emulator.device.test_parts import FEED_FORWARD
@@ -45,21 +46,22 @@ def timed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any:
     monkeypatch.setattr("dla.emulator.device.paths.tensor_map.TensorMap.encode", lambda self: b"\0" * 128)
     cupy.cuda.get_elapsed_time = lambda began, ended: found.ms(found.launched)
 
-    def kernel(launched: Callable[[], None]) -> Any:
+    def kernel(launched: Callable[..., None]) -> Any:
         return SimpleNamespace(
             function=SimpleNamespace(kernel=SimpleNamespace(ptr=launched)), prepare=lambda *_, **__: None, blocks=132,
             shared_bytes=0, code=0, code_bytes=0, target=TARGET, architecture="sm_90a",
+            parameter=lambda records: records[0],
         )  # fmt: skip
 
     def load(program, choices, memory):
-        def launched() -> None:
+        def launched(*_: object) -> None:
             found.launched = session
 
         session = DeviceSession(DeviceMachine(), kernel(launched), program, choices, memory)
         found.sessions.append(session)
         return session
 
-    found.kernel = kernel(lambda: None)
+    found.kernel = kernel(lambda *_: None)
     found.timer = timer.DeviceTimer(cupy, load)
     return found
 

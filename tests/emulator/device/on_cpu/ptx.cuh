@@ -22,6 +22,25 @@ template <class T> inline T yielded(const T* p, const char* where) { yield_(wher
 inline u32 load_acquire(const u32* p) { return yielded(p, "a counter"); }
 inline u32 load_relaxed(const u32* p) { return yielded(p, "a counter"); }
 inline void store_relaxed(u32* p, u32 v) { *p = v; ++progress_; }
+inline u32 load_acquire_everywhere(const u32* p) { return yielded(p, "another rank"); }
+inline void store_release_everywhere(u32* p, u32 v) { *p = v; ++progress_; }
+inline u32 load_relaxed_everywhere(const u32* p) { return yielded(p, "another rank"); }
+static u32 draw();
+// Neighbouring pairs of words arrive together, and no more than that.
+inline uint4 load_relaxed_everywhere(const uint4* p) {
+    const uint4 v = yielded(p, "another rank");
+    const uint4 later = draw() % 2 ? yielded(p, "another rank") : v;
+    return make_uint4(v.x, v.y, later.z, later.w);
+}
+inline void store_relaxed_everywhere(uint4* p, uint4 v) {
+    const bool second = draw() % 2;
+    reinterpret_cast<u64*>(p)[second] = second ? static_cast<u64>(v.w) << 32 | v.z : static_cast<u64>(v.y) << 32 | v.x;
+    ++progress_;
+    yield_("others");
+    *p = v;
+    ++progress_;
+}
+inline void store_relaxed_everywhere(u32* p, u32 v) { *p = v; ++progress_; }
 inline uint2 load_relaxed_8(const f32* p) { yield_("numbers"); return *reinterpret_cast<const uint2*>(p); }
 inline void store_relaxed_8(f32* p, uint2 v) { *reinterpret_cast<uint2*>(p) = v; ++progress_; }
 // It takes time, as the emulated clock hardly moves by itself, and a warp that polls together makes progress of a kind.
@@ -87,7 +106,7 @@ inline void mbarrier_arrive_there(u64* b) {
     mbarrier_arrive(peer.there<u64>());
 }
 inline void pair_end() {
-    NamedBarrier& pair = blocks_[blockIdx.x / PAIR * PAIR].pair;
+    NamedBarrier& pair = blocks_[fibers_[current_].block / PAIR * PAIR].pair;
     const unsigned generation = pair.generation;
     ++progress_;
     if (++pair.count == PAIR * blockDim.x) {

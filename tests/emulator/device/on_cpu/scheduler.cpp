@@ -1,8 +1,8 @@
 // ---- the scheduler: one thread runs all fibers of all blocks in turn ----
 static u64 random_ = 1;
 static u32 draw() { random_ = random_ * 6364136223846793005ull + 1442695040888963407ull; return static_cast<u32>(random_ >> 33); }
-static Launch launch_;
-static void (*kernel_)(const Launch);
+static Launches launch_;
+static void (*kernel_)(const Launches);
 static void body() {
     kernel_(launch_);
     fibers_[current_].done = true;
@@ -17,7 +17,9 @@ static void land_some() {
         f();
     }
 }
-static int run_kernel(void (*kernel)(const Launch), const Launch& launch, u32 blocks, u32 threads, u32 seed) {
+// The grid has `rows` of `in_row` blocks, one row for each rank.
+static int run_kernel(void (*kernel)(const Launches), const Launches& launch, u32 in_row, u32 rows, u32 threads, u32 seed) {
+    const u32 blocks = in_row * rows;
     constexpr u64 STACK = 256 * 1024;
     static std::vector<char> stacks, memory;
     kernel_ = kernel;
@@ -32,7 +34,7 @@ static int run_kernel(void (*kernel)(const Launch), const Launch& launch, u32 bl
     for (u32 b = 0; b < blocks; ++b) blocks_[b].shared = base + b * 262144ull;
     fibers_.assign(blocks * threads, Fiber());
     copies_.assign(fibers_.size(), Groups());
-    gridDim = {blocks, 1, 1};
+    gridDim = {in_row, rows, 1};
     blockDim = {threads, 1, 1};
     for (u32 i = 0; i < fibers_.size(); ++i) {
         char* top = stacks.data() + (i + 1) * STACK;
@@ -58,7 +60,8 @@ static int run_kernel(void (*kernel)(const Launch), const Launch& launch, u32 bl
                 if (f.done) continue;
                 current_ = t;
                 threadIdx.x = f.thread;
-                blockIdx.x = f.block;
+                blockIdx.x = f.block % in_row;
+                blockIdx.y = f.block / in_row;
                 fiber_runs_ = true;
                 switch_stack(&scheduler_stack_, f.stack_pointer);
                 fiber_runs_ = false;
@@ -69,7 +72,8 @@ static int run_kernel(void (*kernel)(const Launch), const Launch& launch, u32 bl
         if (progress_ == seen && in_flight_.empty()) {
             if (++idle > 2000) {
                 // Nothing will ever happen: let the clock run until somebody's wait times out, or copies have had their time to land.
-                clock_ += *launch.abort ? LANDING_NS : launch.timeout_ns;
+                blockIdx.y = 0;
+                clock_ += *own(launch).abort ? LANDING_NS : own(launch).timeout_ns;
                 if (idle > 20000) {
                     fprintf(stderr, "device on CPU: deadlock\n");
                     for (u32 t = 0; t < fibers_.size(); t += 32)
@@ -85,5 +89,7 @@ static int run_kernel(void (*kernel)(const Launch), const Launch& launch, u32 bl
     if (!in_flight_.empty()) { fprintf(stderr, "device on CPU: a block ended before its copies\n"); return 2; }
     return 0;
 }
-extern "C" int run_prepare(const Launch* launch, u32 blocks) { return run_kernel(dla_prepare, *launch, blocks, WARP, 1); }
-extern "C" int run_machine(const Launch* launch, u32 blocks, u32 seed) { return run_kernel(dla_machine, *launch, blocks, BLOCK_THREADS, seed); }
+extern "C" int run_prepare(const Launches* launch, u32 blocks, u32 rows) { return run_kernel(dla_prepare, *launch, blocks, rows, WARP, 1); }
+extern "C" int run_machine(const Launches* launch, u32 blocks, u32 rows, u32 seed) {
+    return run_kernel(dla_machine, *launch, blocks, rows, BLOCK_THREADS, seed);
+}

@@ -1,0 +1,249 @@
+"""A program on several ranks: on one GPU, where each has blocks of its own, or on several, one launch for each.
+
+Ranks send to each other inside the kernel (kernel/mail.cuh): what one writes to another's memory the other finds there,
+whether it is the same GPU or one that is reached over NVLink or PCIe. The host has no part in it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from dla.emulator.binding import bind_state
+from dla.emulator.device import build
+from dla.emulator.device.layout import BLOCK_THREADS, MAILBOX, MOST_RANKS, PAIR, mail_bytes
+from dla.emulator.device.memory import DeviceMemory
+from dla.emulator.device.paths import Target
+from dla.emulator.device.session import NOT_READY, DeviceSession
+from dla.emulator.ranks import bind_ranks, split
+from dla.emulator.result import Result, joined
+from dla.emulator.trace import Trace
+from dla.isa.descriptor import Segment
+from dla.isa.dtypes import Array
+from dla.isa.errors import BackendError, InputError, TimeoutTrap, Trap
+from dla.isa.program import Program
+
+if TYPE_CHECKING:
+    from dla.emulator.device.machine import DeviceMachine
+
+_PEER_ACCESS_ALREADY_ENABLED = 704
+"""cudaErrorPeerAccessAlreadyEnabled (CUDA Runtime API)."""
+
+
+@dataclass(frozen=True)
+class _Group:
+    """The ranks of one GPU: they share a stream and a launch."""
+
+    gpu: int
+    ranks: tuple[int, ...]
+    kernel: build.Kernel
+    stream: Any
+    events: tuple[Any, Any]  # around the launch
+
+
+class RankedDeviceSession:
+    """A program on several ranks, rank r on GPU `gpus[r]`.
+
+    Inputs, outputs and state are those of `golden.lockstep.RankedSession`. Where a rank traps, all end, the Trap names
+    it, and no rank's state changes.
+    """
+
+    def __init__(self, machine: DeviceMachine, program: Program, gpus: Sequence[int]) -> None:
+        self.program = program
+        self._machine = machine
+        self._cupy = build.import_cupy()
+        world = len(gpus)
+        if world > MOST_RANKS:
+            raise InputError(f"the GPU machine runs at most {MOST_RANKS} ranks, and these are {world}",
+                             hint="use --backend golden")  # fmt: skip
+        self._gpus = tuple(gpus)
+        _reach_each_other(self._cupy, sorted(set(gpus)))
+        self._groups = [self._group(gpu) for gpu in sorted(set(gpus))]
+        self.blocks = _share(self._groups)
+        """Blocks of each rank."""
+        self._mail: list[Any] = []
+        self._sessions: list[DeviceSession] = []
+        of_rank = {rank: group for group in self._groups for rank in group.ranks}
+        for rank in range(world):
+            group = of_rank[rank]
+            with self._on(group.gpu):
+                target = replace(group.kernel.target, blocks=self.blocks, rank=rank, world=world)
+                memory = DeviceMemory(self._cupy, program, group.stream, rank)
+                self._sessions.append(DeviceSession(machine, group.kernel, program, memory=memory, target=target))
+                self._mail.append(self._cupy.cuda.alloc(mail_bytes(self.blocks, world)))
+        self._clear_mail()
+        self._tell_where_mail_goes()
+
+    def _group(self, gpu: int) -> _Group:
+        with self._on(gpu):
+            cuda = self._cupy.cuda
+            ranks = tuple(rank for rank, of_rank in enumerate(self._gpus) if of_rank == gpu)
+            stream = cuda.Stream(non_blocking=True)
+            return _Group(gpu, ranks, self._machine.kernel(ranked=True), stream, (cuda.Event(), cuda.Event()))
+
+    def _tell_where_mail_goes(self) -> None:
+        """A table of all mailboxes on each GPU."""
+        boxes = np.zeros(len(self._sessions), MAILBOX.dtype)
+        boxes["mail"] = [mail.ptr for mail in self._mail]
+        boxes["abort"] = [session.abort for session in self._sessions]
+        self._mailboxes = []
+        for group in self._groups:
+            with self._on(group.gpu):
+                table = self._sessions[group.ranks[0]].memory.upload(boxes)
+                self._mailboxes.append(table)
+                for rank in group.ranks:
+                    self._sessions[rank].record["mailboxes"] = table.ptr
+
+    @property
+    def plans(self) -> list[Any]:
+        """The plan of each rank."""
+        return [session.plan for session in self._sessions]
+
+    @property
+    def state(self) -> Mapping[str, Array]:
+        """Copies of the state tensors of all ranks, [rank, ...]."""
+        found = []
+        for rank, session in enumerate(self._sessions):
+            with self._on(self._gpus[rank]):
+                found.append(dict(session.state))
+        return joined(found)
+
+    def set_state(self, values: Mapping[str, Any]) -> None:
+        """Overwrite the named state tensors. Raises InputError."""
+        divided = split(self.program, Segment.STATE, values, len(self._sessions))
+        for one in divided:
+            bind_state(self.program, one)  # all are right before one changes
+        for rank, one in enumerate(divided):
+            with self._on(self._gpus[rank]):
+                self._sessions[rank].set_state(one)
+
+    def run(self, inputs: Mapping[str, Any], dims: Mapping[str, int] | None = None) -> Result:
+        """Run to HALT. Raises InputError before the run, Trap during it; after a Trap, state is unchanged."""
+        bound = bind_ranks(self.program, split(self.program, Segment.INPUT, inputs, len(self._sessions)), dims)
+        for rank, given in enumerate(bound):
+            with self._on(self._gpus[rank]):
+                self._sessions[rank].begin(given)
+        for group in self._groups:  # all inputs are there before a rank waits for another
+            group.stream.synchronize()
+        for group in self._groups:
+            with self._on(group.gpu):
+                self._start(group)
+        for rank, session in enumerate(self._sessions):
+            with self._on(self._gpus[rank]):
+                session.memory.ask()
+        self._wait()
+        self._stop_at_a_trap()
+        results = []
+        for rank, given in enumerate(bound):
+            with self._on(self._gpus[rank]):
+                results.append(self._sessions[rank].end(given, self._elapsed()))
+        return Result.of_ranks(results)
+
+    def trace(self, inputs: Mapping[str, Any], dims: Mapping[str, int] | None = None) -> tuple[Result | Trap, Trace]:
+        """Raises InputError: when each instruction ran is noted for one rank alone."""
+        raise InputError(f"this program runs on {len(self._sessions)} ranks, and only one can be profiled")
+
+    def _start(self, group: _Group) -> None:
+        """The launch of a GPU."""
+        kernel, began = group.kernel, group.events[0]
+        launches = kernel.parameter([self._sessions[rank].record for rank in group.ranks])
+        arguments = (ctypes.c_void_p * 1)(launches.ctypes.data)
+        began.record(group.stream)
+        self._cupy.cuda.driver.launchKernel(
+            kernel.function.kernel.ptr, self.blocks, len(group.ranks), 1, BLOCK_THREADS, 1, 1, kernel.shared_bytes,
+            group.stream.ptr, ctypes.addressof(arguments), 0,
+        )  # fmt: skip
+        group.events[1].record(group.stream)
+
+    def _wait(self) -> None:
+        """Wait for all GPUs; an interrupt from the keyboard stops the kernels first."""
+        query = self._cupy.cuda.runtime.streamQuery
+        patience = time.perf_counter() + 0.002
+        try:
+            for group in self._groups:
+                with self._on(group.gpu):
+                    while query(group.stream.ptr) == NOT_READY:
+                        if time.perf_counter() > patience:
+                            time.sleep(0.0005)
+        except KeyboardInterrupt:
+            for rank, session in enumerate(self._sessions):
+                with self._on(self._gpus[rank]):
+                    session.stop()
+            self._recover()
+            raise
+        for group in self._groups:
+            group.stream.synchronize()
+
+    def _stop_at_a_trap(self) -> None:
+        """Raises the Trap of a rank that has one: the first that did not wait in vain, for that is what others did."""
+        traps = [(rank, trap) for rank, session in enumerate(self._sessions) if (trap := session.trap()) is not None]
+        if traps:
+            rank, trap = min(traps, key=lambda found: isinstance(found[1], TimeoutTrap))
+            self._recover()
+            raise trap.at(rank=rank)
+
+    def _recover(self) -> None:
+        """After a trap or an interrupt: the next run starts as if this one had never been."""
+        for group in self._groups:
+            group.stream.synchronize()
+        for rank, session in enumerate(self._sessions):
+            with self._on(self._gpus[rank]):
+                session.recover()
+        self._clear_mail()
+
+    def _clear_mail(self) -> None:
+        """No rank has sent anything."""
+        for rank, mail in enumerate(self._mail):
+            with self._on(self._gpus[rank]):
+                self._sessions[rank].memory.clear(mail.ptr, mail_bytes(self.blocks, len(self._sessions)))
+        for group in self._groups:
+            group.stream.synchronize()
+
+    def _elapsed(self) -> float:
+        """Seconds of the longest launch."""
+        return float(max(self._cupy.cuda.get_elapsed_time(*group.events) for group in self._groups)) / 1e3
+
+    @contextlib.contextmanager
+    def _on(self, gpu: int) -> Iterator[None]:
+        with self._cupy.cuda.Device(gpu):
+            yield
+
+
+def _share(groups: Sequence[_Group]) -> int:
+    """Blocks of each rank: as many for all, and so few that those of all ranks of a GPU run at the same time."""
+    targets: set[Target] = {group.kernel.target for group in groups}
+    if len({target.hopper for target in targets}) > 1:
+        raise BackendError("ranks run on GPUs of one kind, and these differ")
+    together = PAIR if next(iter(targets)).hopper else 1
+    share = min(group.kernel.blocks // len(group.ranks) // together * together for group in groups)
+    if share == 0:
+        raise BackendError("the GPU has too few multiprocessors for so many ranks")
+    return share
+
+
+def _reach_each_other(cupy: Any, gpus: Sequence[int]) -> None:
+    """Let each of `gpus` read and write the memory of all others. Raises BackendError, InputError."""
+    runtime = cupy.cuda.runtime
+    count = runtime.getDeviceCount()
+    for gpu in gpus:
+        if not 0 <= gpu < count:
+            raise InputError(f"there is no GPU {gpu}", hint=f"there are {count}, counted from 0")
+    for gpu in gpus:
+        for other in gpus:
+            if gpu == other:
+                continue
+            if not runtime.deviceCanAccessPeer(gpu, other):
+                raise BackendError(f"GPU {gpu} cannot reach the memory of GPU {other}",
+                                   hint="`nvidia-smi topo -m` shows what connects them")  # fmt: skip
+            with cupy.cuda.Device(gpu):
+                try:
+                    runtime.deviceEnablePeerAccess(other)
+                except runtime.CUDARuntimeError as error:
+                    if error.status != _PEER_ACCESS_ALREADY_ENABLED:
+                        raise

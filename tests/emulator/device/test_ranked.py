@@ -1,0 +1,312 @@
+"""Several ranks on GPUs: bit for bit what the golden machine's have; traps, state, shards, whole programs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from dla.assembler import assemble
+from dla.emulator.api import Machine
+from dla.emulator.device import build
+from dla.emulator.device.layout import MAILBOX, MOST_RANKS, mail_bytes
+from dla.emulator.device.machine import DeviceMachine
+from dla.emulator.device.ranked import RankedDeviceSession
+from dla.emulator.random_inputs import random_inputs
+from dla.isa.dtypes import BY_TEXT
+from dla.isa.errors import BackendError, InputError, Trap
+from dla.isa.program import Program
+from dla.tests.emulator.device import emulated_gpus
+from dla.tests.emulator.device.cpu_machine import needs_compiler
+from dla.tests.emulator.golden.test_ranks import OPERATIONS, TYPES, assert_same, cases, text, values
+
+PROGRAMS = Path(__file__).parents[3] / "programs"
+Load = Callable[..., RankedDeviceSession]
+
+
+@pytest.fixture(params=[
+    pytest.param("emulated", marks=needs_compiler), pytest.param("gpu", marks=pytest.mark.gpu),
+])  # fmt: skip
+def load(request, monkeypatch) -> Load:
+    """`load(program)`: on all ranks, which share a GPU, or each on one of its own with `gpus`."""
+
+    def load(program: Program, ranks: int | None = None, gpus: int = 0, **options: Any) -> RankedDeviceSession:
+        world = ranks or program.world
+        if request.param == "emulated":
+            emulated_gpus.install(monkeypatch, blocks=4 if gpus else 4 * world, gpus=max(1, gpus))
+        elif gpus and build.import_cupy().cuda.runtime.getDeviceCount() < gpus:
+            pytest.skip(f"fewer than {gpus} GPUs")
+        session = DeviceMachine(ranks=ranks, gpus=tuple(range(gpus)) if gpus else None, **options).load(program)
+        assert isinstance(session, RankedDeviceSession)
+        return session
+
+    load.emulated = request.param == "emulated"
+    return load
+
+
+def golden(program: Program, **options: Any) -> Any:
+    """The golden machine that rounds as this one does."""
+    return Machine("golden", accumulate="f32", watch=False, **options).load(program)
+
+
+SHAPES = ((0,), (1,), (3,), (7,), (2, 5), (3, 0, 2), (1030,), (5000,))
+
+
+@pytest.mark.parametrize("gpus", [False, True], ids=["one-gpu", "gpus"])
+@pytest.mark.parametrize("world", range(2, MOST_RANKS + 1))
+def test_every_rank_gets_what_golden_ranks_get(load, world, gpus):
+    """Every collective, for all groups and types and several sizes, in place and not, run after run."""
+    rng = np.random.default_rng(world)
+    drawn = [(operation, *case) for operation in OPERATIONS for case in cases(world, operation)]
+    for number, (operation, lists, pairs, root) in enumerate(drawn):
+        if load.emulated and (number + world) % 4:
+            continue  # there, each number of ranks has a part of them
+        dtype, shape = TYPES[rng.integers(len(TYPES))], SHAPES[rng.integers(len(SHAPES))]
+        if operation.endswith(".mean") and dtype == "i32":
+            dtype = "f16"
+        parts = (len(lists[0]),) if operation.partition(".")[0] in ("REDUCESCATTER", "ALLTOALL") else ()
+        in_place = bool(rng.integers(2)) and operation.partition(".")[0] not in ("ALLGATHER", "REDUCESCATTER")
+        program = assemble(text(operation, lists, pairs, root, dtype, shape, in_place=in_place))
+        session, reference = load(program, gpus=world if gpus else 0), golden(program)
+        for _ in range(2):
+            x = np.stack([values(rng, (*parts, *shape), BY_TEXT[dtype]) for _ in range(world)])
+            for one in (session, reference):
+                if in_place:
+                    one.set_state({"x": x})
+            given = {} if in_place else {"x": x}
+            got, wanted = session.run(given), reference.run(given)
+            for name in wanted.outputs | wanted.state:
+                for rank in range(world):
+                    here = (got.ranks[rank].outputs | dict(got.ranks[rank].state))[name]
+                    assert_same(here, (wanted.ranks[rank].outputs | dict(wanted.ranks[rank].state))[name])
+
+
+@pytest.mark.parametrize("operation", ["ALLREDUCE.sum", "ALLREDUCE.max", "ALLGATHER", "REDUCESCATTER.mean", "ALLTOALL",
+                                       "BROADCAST", "PERMUTE"])  # fmt: skip
+@pytest.mark.parametrize("dtype", ["f32", "bf16"])
+def test_more_than_a_parcel_for_each_block(load, operation, dtype):
+    """The next parcel is sent before the last one has come; the last one ends anywhere."""
+    elements = (50_001 if load.emulated else 4_000_001) // (1 if dtype == "f32" else 2) * 2
+    program = assemble(text(operation, [[0, 1]], [[0, 1]], 0, dtype, (elements // 2,), in_place=False))
+    parts = (2,) if operation.partition(".")[0] in ("REDUCESCATTER", "ALLTOALL") else ()
+    x = np.stack([values(np.random.default_rng(r), (*parts, elements // 2), BY_TEXT[dtype]) for r in range(2)])
+    got, wanted = load(program).run({"x": x}), golden(program).run({"x": x})
+    for rank in range(2):
+        assert_same(got.ranks[rank]["y"], wanted.ranks[rank]["y"])
+
+
+VIEWS = """
+.world 2
+.input  x : {dtype}[2, {rows}, 41]
+.output a : {dtype}[40, {rows}]
+.output b : {dtype}[2, {rows}, 40]
+.output c : {dtype}[{rows}, 43]
+main:
+    ALLREDUCE.sum a.T, x[0, :, 1:]
+    ALLGATHER     b, x[1, :, :40]
+    REDUCESCATTER.max c[:, 2:], x
+    HALT
+"""
+
+
+@pytest.mark.parametrize("rows", [9, 400])
+@pytest.mark.parametrize("dtype", ["f32", "f16", "i32"])
+def test_views(load, dtype, rows):
+    """What lies in rows of odd lengths, or across, goes element by element."""
+    program = assemble(VIEWS.format(dtype=dtype, rows=rows))
+    x = values(np.random.default_rng(rows), (2, 2, rows, 41), BY_TEXT[dtype])
+    got, wanted = load(program).run({"x": x}), golden(program).run({"x": x})
+    for name in wanted.outputs:
+        assert_same(got[name], wanted[name])
+
+
+MANY = """
+.world 4
+.group halves [[0, 1], [2, 3]]
+.group others [[0, 2], [1, 3]]
+.group apart [[0], [1, 2, 3]]
+.pairs next [[0, 1], [1, 2], [2, 3], [3, 0]]
+.pairs some [[0, 3], [2, 2]]
+.input  x : i32[300]
+.state  n : i32[300]
+.output y : i32[300]
+.scratch t : i32[2, 300]
+.scratch u : i32[300]
+main:
+    COPY u, x
+    LOOP s0, 5
+        ALLREDUCE.sum u, u group=halves
+        ALLREDUCE.sum u, u group=apart
+        PERMUTE   u, u pairs=next
+        ALLGATHER t, u group=others
+        REDUCESCATTER.sum u, t group=halves
+        BROADCAST y, u root=1 group=others
+        EW.add    u, u, y
+        PERMUTE   y, y pairs=some
+        EW.sub    u, u, y
+        ALLREDUCE.max t[1], u
+        EW.add    n, n, t[1]
+    ENDLOOP
+    COPY y, u
+    HALT
+"""
+
+
+@pytest.mark.parametrize("gpus", [0, 4], ids=["one-gpu", "gpus"])
+def test_collectives_of_different_groups_follow_each_other(load, gpus):
+    """In a loop, run after run: what one rank has not taken yet, another does not write over."""
+    program = assemble(MANY)
+    session, reference = load(program, gpus=gpus), golden(program)
+    rng = np.random.default_rng(0)
+    for _ in range(3):
+        x = rng.integers(-1000, 1000, (4, 300)).astype(np.int32)
+        got, wanted = session.run({"x": x}), reference.run({"x": x})
+        np.testing.assert_array_equal(got["y"], wanted["y"])
+        np.testing.assert_array_equal(got.state["n"], wanted.state["n"])
+
+
+NAMES = (
+    "data_parallel", "tensor_parallel_mlp", "tensor_parallel_transformer", "pipeline", "expert_parallel",
+    "ring_allreduce",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_programs_of_several_ranks(load, name):
+    """Those that come with the project have on GPUs what golden ranks have, but for rounding."""
+    program = assemble((PROGRAMS / f"{name}.dla").read_text(), folder=PROGRAMS)
+    ranks = program.world or 4
+    inputs = random_inputs(program, 1, {})
+    got, wanted = load(program, ranks).run(inputs), golden(program, ranks=ranks).run(inputs)
+    for output, array in wanted.outputs.items():
+        np.testing.assert_allclose(
+            got[output].astype(np.float64), array.astype(np.float64), rtol=2e-2, atol=1e-3, err_msg=output
+        )
+
+
+TRAPS = """
+.world 3
+.input  k : i32[1]
+.state  n : i32[4]
+.output y : i32[4]
+main:
+    FILL  n, 7
+    LOADS s0, k[0]
+    CMP.eq p0, s0, 0
+    ASSERT p0, code=5
+    ALLREDUCE.sum y, n
+    HALT
+"""
+
+
+def test_a_rank_that_traps_ends_all(load):
+    """The error names it; no state changes; the next run is right."""
+    session = load(assemble(TRAPS))
+    with pytest.raises(Trap, match="assertion failed, code 5") as caught:
+        session.run({"k": np.array([[0], [0], [1]], np.int32)})
+    assert caught.value.rank == 2
+    assert not session.state["n"].any()
+    result = session.run({"k": np.zeros((3, 1), np.int32)})
+    np.testing.assert_array_equal(result["y"], np.full((3, 4), 21))
+    np.testing.assert_array_equal(result.state["n"], np.full((3, 4), 7))
+
+
+FAULTS = {  # what k does, k where all is well, k where it is not, category
+    "assert": ("CMP.eq p0, s0, 0\n    ASSERT p0", 0, 1, "assert"),
+    "index": ("GATHER z, x, k axis=0", 3, 99, "index"),
+    "division": ("ALU.div s1, 7, s0", 1, 0, "arithmetic"),
+    "loop": ("LOOP s1, s0 max=4\n    FILL z, 1\n    ENDLOOP", 2, -1, "loop"),
+    "view": ("COPY z, x[s0:s0 + 1]", 2, 40, "extent"),
+    "lost": ("NOP", 0, 0, "timeout"),
+}
+FAULTY = """
+.world {world}
+.input  k : i32[1]
+.input  x : i32[4]
+.state  n : i32[4]
+.scratch z : i32[1]
+.output y : i32[4]
+main:
+    ALLREDUCE.sum n, x
+    LOADS s0, k[0]
+    {before}
+    ALLREDUCE.max y, n
+    {after}
+    ALLREDUCE.sum y, y
+    HALT
+"""
+
+
+@pytest.mark.parametrize("kind", FAULTS)
+@pytest.mark.parametrize(("world", "rank"), [(world, rank) for world in (2, 3, 4) for rank in range(world)])
+def test_planted_faults(load, kind, world, rank):
+    """Before a collective or between two: the error names the rank, no state changes, the next run is right."""
+    code, fine, wrong, category = FAULTS[kind]
+    first = (world + rank) % 2 == 0
+    session = load(
+        assemble(FAULTY.format(world=world, before=code if first else "NOP", after="NOP" if first else code)),
+        timeout=0.2,
+    )
+    x = np.arange(4 * world, dtype=np.int32).reshape(world, 4)
+    k = np.full((world, 1), fine, np.int32)
+    k[rank] = wrong
+    undo = lose_mail(session, rank) if kind == "lost" else lambda: None
+    with pytest.raises(Trap) as caught:
+        session.run({"x": x, "k": k})
+    assert caught.value.category == category
+    assert caught.value.rank == rank or (kind == "lost" and f"for rank {rank}" in str(caught.value))
+    assert not session.state["n"].any()
+    undo()
+    k[rank] = fine
+    result = session.run({"x": x, "k": k})
+    np.testing.assert_array_equal(result.state["n"], np.tile(x.sum(axis=0), (world, 1)))
+    np.testing.assert_array_equal(result["y"], np.tile(world * x.sum(axis=0), (world, 1)))
+
+
+def lose_mail(session: RankedDeviceSession, rank: int) -> Callable[[], None]:
+    """What `rank` sends goes nowhere, until the function that this gives is called."""
+    memory, world = session._sessions[rank].memory, len(session._mail)
+    lost = memory.upload(np.zeros(mail_bytes(session.blocks, world), np.uint8))
+    boxes = np.zeros(world, MAILBOX.dtype)
+    boxes["mail"] = [mail.ptr if of == rank else lost.ptr for of, mail in enumerate(session._mail)]
+    boxes["abort"] = [one.abort for one in session._sessions]
+    table, record = memory.upload(boxes), session._sessions[rank].record
+    right = int(record["mailboxes"])
+    record["mailboxes"] = table.ptr
+
+    def undo() -> None:
+        assert lost.ptr, "nothing else keeps it alive"
+        assert table.ptr
+        record["mailboxes"] = right
+
+    return undo
+
+
+def test_a_dim_that_counts_ranks_must_be_their_number(load):
+    """It is held in a register, so only the kernel can see it."""
+    program = assemble(".input x : f32[3]\n.output y : f32[ranks <= 8, 3]\nmain:\n    ALLGATHER y, x\n    HALT\n")
+    session = load(program, ranks=2)
+    with pytest.raises(Trap) as caught:
+        session.run({"x": np.zeros((2, 3), np.float32)}, {"ranks": 3})
+    assert caught.value.category == "extent"
+    x = np.arange(6, dtype=np.float32).reshape(2, 3)
+    np.testing.assert_array_equal(session.run({"x": x}, {"ranks": 2})["y"], np.stack([x, x]))
+
+
+def test_what_cannot_be_loaded_says_why(monkeypatch):
+    """Too many ranks; a GPU that is not there; GPUs that do not reach each other; a profile of several ranks."""
+    program = assemble(".input x : f32[3]\n.output y : f32[3]\nmain:\n    ALLREDUCE.sum y, x\n    HALT\n")
+    emulated_gpus.install(monkeypatch, blocks=4, gpus=2, connected=False)
+    with pytest.raises(InputError, match="at most 8 ranks"):
+        DeviceMachine(ranks=9).load(program)
+    with pytest.raises(InputError, match="no GPU 5"):
+        DeviceMachine(gpus=(0, 5)).load(program)
+    with pytest.raises(BackendError, match="GPU 0 cannot reach the memory of GPU 1"):
+        DeviceMachine(gpus=(0, 1)).load(program)
+    with pytest.raises(InputError, match="only one can be profiled"):
+        DeviceMachine(ranks=2, traced=True).load(program)
+    with pytest.raises(BackendError, match="too few multiprocessors"):
+        DeviceMachine(ranks=8).load(program)
