@@ -6,6 +6,7 @@ rank is an error on all, at the same place, and nobody waits for a rank that wil
 
 from __future__ import annotations
 
+import hashlib
 import json
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -18,6 +19,7 @@ from dla.emulator.ranks import split, unequal_dims, world_of
 from dla.emulator.result import Result
 from dla.isa.descriptor import Segment
 from dla.isa.dtypes import Array
+from dla.isa.encoding import encode
 from dla.isa.errors import TRAP_CATEGORIES, DlaError, InputError, TimeoutTrap, Trap
 from dla.isa.program import Program
 from dla.isa.ranks import list_with, lists_of
@@ -82,8 +84,12 @@ class DistributedSession:
                 run = self._session.begin(bound)
         except InputError as problem:
             error = problem
-        told = self._tell({} if error else {"dims": [bound.dims[dim.name] for dim in self.program.dims]}, error)
+        dims_here = [] if error else [bound.dims[dim.name] for dim in self.program.dims]
+        told = self._tell({"program": fingerprint(self.program), "dims": dims_here}, error)
         for rank, other in enumerate(told):
+            if other["program"] != told[0]["program"]:
+                raise everywhere(InputError(f"rank {rank} runs another program than rank 0",
+                                            hint="all ranks run the same file"))  # fmt: skip
             for dim, size, first in zip(self.program.dims, other["dims"], told[0]["dims"], strict=True):
                 if size != first:
                     raise everywhere(unequal_dims(dim.name, first, rank, size))
@@ -140,6 +146,15 @@ class DistributedSession:
         index = told["instruction"]
         location = None if index is None else self.program.location(index)
         return kind(told["category"], told["error"], instruction=index, location=location, rank=rank)
+
+
+def fingerprint(program: Program) -> str:
+    """Equal for programs that do the same. What constants hold is left out: it may be much, and may be far away."""
+    code = encode(program.instructions)
+    tables = program.tensors, program.dims, program.world, program.groups, program.pairs
+    shards = [(shard.tensor, shard.axis, shard.group) for shard in program.shards]
+    parts = *code.words, *code.records, repr((code.descriptors, tables, shards)).encode()
+    return hashlib.sha256(b"".join(parts)).hexdigest()
 
 
 def everywhere(error: DlaError) -> DlaError:

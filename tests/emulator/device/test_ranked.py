@@ -19,9 +19,11 @@ from dla.emulator.random_inputs import random_inputs
 from dla.isa.dtypes import BY_TEXT
 from dla.isa.errors import BackendError, InputError, Trap
 from dla.isa.program import Program
+from dla.tests import planted_faults
 from dla.tests.emulator.device import emulated_gpus
 from dla.tests.emulator.device.cpu_machine import needs_compiler
 from dla.tests.emulator.golden.test_ranks import OPERATIONS, TYPES, assert_same, cases, text, values
+from dla.tests.planted_faults import FAULTS, RANKS, Fault
 
 PROGRAMS = Path(__file__).parents[3] / "programs"
 Load = Callable[..., RankedDeviceSession]
@@ -214,53 +216,23 @@ def test_a_rank_that_traps_ends_all(load):
     np.testing.assert_array_equal(result.state["n"], np.full((3, 4), 7))
 
 
-FAULTS = {  # what k does, k where all is well, k where it is not, category
-    "assert": ("CMP.eq p0, s0, 0\n    ASSERT p0", 0, 1, "assert"),
-    "index": ("GATHER z, x, k axis=0", 3, 99, "index"),
-    "division": ("ALU.div s1, 7, s0", 1, 0, "arithmetic"),
-    "loop": ("LOOP s1, s0 max=4\n    FILL z, 1\n    ENDLOOP", 2, -1, "loop"),
-    "view": ("COPY z, x[s0:s0 + 1]", 2, 40, "extent"),
-    "lost": ("NOP", 0, 0, "timeout"),
-}
-FAULTY = """
-.world {world}
-.input  k : i32[1]
-.input  x : i32[4]
-.state  n : i32[4]
-.scratch z : i32[1]
-.output y : i32[4]
-main:
-    ALLREDUCE.sum n, x
-    LOADS s0, k[0]
-    {before}
-    ALLREDUCE.max y, n
-    {after}
-    ALLREDUCE.sum y, y
-    HALT
-"""
-
-
-@pytest.mark.parametrize("kind", FAULTS)
-@pytest.mark.parametrize(("world", "rank"), [(world, rank) for world in (2, 3, 4) for rank in range(world)])
+@pytest.mark.parametrize("kind", [*FAULTS, "lost"])
+@pytest.mark.parametrize(("world", "rank"), RANKS)
 def test_planted_faults(load, kind, world, rank):
     """Before a collective or between two: the error names the rank, no state changes, the next run is right."""
-    code, fine, wrong, category = FAULTS[kind]
-    first = (world + rank) % 2 == 0
-    session = load(
-        assemble(FAULTY.format(world=world, before=code if first else "NOP", after="NOP" if first else code)),
-        timeout=0.2,
-    )
+    fault = FAULTS.get(kind, Fault("NOP", 0, 0, "timeout"))
+    session = load(planted_faults.program(fault.code, world, first=(world + rank) % 2 == 0), timeout=0.2)
     x = np.arange(4 * world, dtype=np.int32).reshape(world, 4)
-    k = np.full((world, 1), fine, np.int32)
-    k[rank] = wrong
+    k = np.full((world, 1), fault.fine, np.int32)
+    k[rank] = fault.wrong
     undo = lose_mail(session, rank) if kind == "lost" else lambda: None
     with pytest.raises(Trap) as caught:
         session.run({"x": x, "k": k})
-    assert caught.value.category == category
+    assert caught.value.category == fault.category
     assert caught.value.rank == rank or (kind == "lost" and f"for rank {rank}" in str(caught.value))
     assert not session.state["n"].any()
     undo()
-    k[rank] = fine
+    k[rank] = fault.fine
     result = session.run({"x": x, "k": k})
     np.testing.assert_array_equal(result.state["n"], np.tile(x.sum(axis=0), (world, 1)))
     np.testing.assert_array_equal(result["y"], np.tile(world * x.sum(axis=0), (world, 1)))

@@ -21,6 +21,8 @@ from dla.isa.dtypes import Array
 from dla.isa.errors import BackendError, DlaError, InputError, TimeoutTrap, Trap
 from dla.isa.program import Program
 from dla.isa.verifier import verify
+from dla.tests import planted_faults
+from dla.tests.planted_faults import FAULTS, RANKS, Fault
 
 WAIT = 30  # seconds, after which a test that hangs fails
 
@@ -69,15 +71,17 @@ class ThreadPeers:
 
 
 def together(
-    program: Program, world: int, act: Callable[[DistributedSession, int], Any], **options: Any
+    program: Program | Sequence[Program], world: int, act: Callable[[DistributedSession, int], Any], **options: Any
 ) -> list[Any]:  # fmt: skip
-    """What `act(session, rank)` gives on each rank, or the error that it raises."""
-    verify(program)
+    """What `act(session, rank)` gives on each rank, or the error that it raises. `program`: that of all, or of each."""
+    programs = [program] * world if isinstance(program, Program) else program
+    for one_of_them in programs:
+        verify(one_of_them)
     meetings: dict[tuple[int, ...], Meeting] = {}
     lock = threading.Lock()
 
     def one(rank: int) -> Any:
-        session = GoldenSession(GoldenMachine(**options), program, rank, world)
+        session = GoldenSession(GoldenMachine(**options), programs[rank], rank, world)
         try:
             return act(DistributedSession(session, ThreadPeers(rank, world, meetings, lock)), rank)
         except DlaError as error:
@@ -184,6 +188,33 @@ def test_wrong_inputs_of_one_rank_are_an_error_on_all(given: Any, messages: list
     errors = together(assemble(TRAPPING), 3, lambda session, rank: session.run(given(rank)))
     assert [type(error) for error in errors] == [InputError] * 3
     assert [error.message for error in errors] == messages
+
+
+@pytest.mark.parametrize("kind", [*FAULTS, "another program"])
+@pytest.mark.parametrize(("world", "rank"), RANKS)
+def test_planted_faults(kind: str, world: int, rank: int) -> None:
+    """Every rank ends with the error that names the one, no state changes, and the next run is right."""
+    fault = FAULTS.get(kind, Fault("NOP", 0, 0, ""))
+    right = planted_faults.program(fault.code, world, first=(world + rank) % 2 == 0)
+    other = planted_faults.program("FILL z, 3", world, first=True)
+    x = np.arange(4, dtype=np.int32)
+
+    def act(session: DistributedSession, mine: int) -> Any:
+        wrong = fault.wrong if mine == rank else fault.fine
+        with pytest.raises(DlaError) as caught:
+            session.run({"x": x, "k": np.array([wrong], np.int32)})
+        kept = session.state["n"].tolist()
+        if kind == "another program":
+            return caught.value, kept, None
+        return caught.value, kept, session.run({"x": x, "k": np.array([fault.fine], np.int32)})["y"].tolist()
+
+    programs = [other if kind == "another program" and mine == rank else right for mine in range(world)]
+    for error, kept, after in together(programs, world, act):
+        if kind == "another program":
+            assert error.message == f"rank {rank or 1} runs another program than rank 0"
+        else:
+            assert (error.category, error.rank, after) == (fault.category, rank, (world * world * x).tolist())
+        assert kept == [0] * 4
 
 
 def test_a_rank_that_does_not_write_its_output_fails_all() -> None:
