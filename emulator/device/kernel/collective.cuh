@@ -45,8 +45,7 @@ template <u32 KIND> struct Collective {
         const Work& w = args.work;
         if (wrong_parts<KIND>(w) >= 0) return 1;
 #ifdef DLA_RANKS
-        const Tensor& x = in_shared(w.operands[1]);
-        return min(gridDim.x, Parcels(KIND & X_IN_PARTS ? x.elements() / parties_of(w) : x.elements(), x.item_bytes).count);
+        return min(gridDim.x, Parcels(part_of(w, KIND), in_shared(w.operands[1]).item_bytes).count);
 #else
         return elementwise_tiles(in_shared(w.operands[0]).elements());
 #endif

@@ -25,7 +25,13 @@ struct Party {
     DEV bool gets_from(u32 member) const { return whom >> (16 + member) & 1; }
 };
 
-// How the elements of a part are packed into parcels: as many as there are blocks, if they are worth it and fit.
+// Elements of a part of x, or of all of it where all go to everybody.
+DEV i64 part_of(const Work& w, u32 kind) {
+    const Tensor& x = in_shared(w.operands[1]);
+    return kind & X_IN_PARTS ? x.elements() / Party(w).count() : x.elements();
+}
+
+// How these are packed into parcels: as many as there are blocks, if they are worth it and fit.
 constexpr u32 SMALL_PARCEL = 2048;
 struct Parcels {
     u32 elements, count;
@@ -142,15 +148,26 @@ struct Fold {
     DEV void unpack(uint4 v, f32 (&to)[VECTOR]) const { RawVector{v, v}.unpack(dtype == DTYPE_I32 ? static_cast<u32>(DTYPE_F32) : dtype, to); }
 };
 
-// A wait for another rank, in one thread.
-template <class Done> DEV void wait_for_rank(const Block& block, u32 rank, Done done) {
-    const Launch* launch = block.launch();
+// Waits for another rank, in one thread. Calls, so that what waits has registers left.
+template <class Done> DEV void wait_for_rank(u32 rank, Done done) {
+    const Launch* launch = shared_state().launch;
     if (!spin(launch, done, [&] { raise(launch, TRAP_TIMEOUT, present_instruction(), WAITED_FOR_RANK, rank); })) stop(shared_state());
 }
+DEV_CALL void wait_for_count(const u32* count, u32 least, u32 rank) {
+    wait_for_rank(rank, [&] { return static_cast<i32>(load_acquire_everywhere(count) - least) >= 0; });
+}
+DEV_CALL uint4 read_card(const uint4* from, u32 number, u32 rank) {
+    uint4 low = {}, high = {};
+    wait_for_rank(rank, [&] {
+        low = load_relaxed_everywhere(from);
+        high = load_relaxed_everywhere(from + 1);
+        return low.y == number && low.w == number && high.y == number && high.w == number;
+    });
+    return make_uint4(low.x, low.z, high.x, high.z);
+}
 
-// One block's part in a collective: parcels `tile`, `tile + gridDim.x`, ... Each goes to all members that get it, one ahead of
-// those that come, of which the result is made. If the run ends meanwhile, what is sent and stored is of no use to anybody, and
-// nobody looks at it: all threads still meet.
+// One block's part in a collective: its parcels go to all members that get them, and of those that come the result is made. If
+// the run ends meanwhile, what is sent and stored is of no use to anybody, and nobody looks at it: all threads still meet.
 struct Post {
     static constexpr u32 CHUNKS = 2;  // of 16 bytes, of a parcel, that are on their way to a thread at the same time
     static constexpr u32 TURN = CHUNKS * WORKER_THREADS;
@@ -164,12 +181,13 @@ struct Post {
     u32 other;            // rank of member `lane`: each lane of a warp knows about one,
     u32 sent, taken;      // parcels to it and from it,
     bool looks;           // and those of the first warp look after its channel
-    i64 part;             // elements of a part
-    Parcels parcels;
+    const i64 part;       // elements of a part
+    const Parcels parcels;
 
     DEV Post(const Work& work, const Block& b, u32 what)
         : w(work), block(b), party(work), kind(what), world(b.launch()->world), me(b.launch()->rank), lane(b.lane()),
-          boxes(b.launch()->mailboxes), mail(boxes[me].mail), parcels(0, 1) {
+          boxes(b.launch()->mailboxes), mail(boxes[me].mail),
+          part(part_of(work, what)), parcels(part, x().item_bytes) {
         other = lane < party.count() ? party.rank(lane) : me;
         looks = lane < party.count() && other != me && block.warp() == 0;
         // Said in earlier works, and so known before this one may begin.
@@ -184,7 +202,7 @@ struct Post {
     // Each warp looks for itself: it is there nearly always, and they need not meet.
     DEV void wait_for_room() const {
         if (lane < party.count() && other != me && party.sends_to(lane))
-            wait_for_rank(block, other, [&] { return sent - load_acquire_everywhere(&channel().taken_there) < PARCEL_PLACES; });
+            wait_for_count(&channel().taken_there, sent + 1 - PARCEL_PLACES, other);
         __syncwarp();
     }
     // What was read has been used, so it was read: nothing has to be waited for.
@@ -237,7 +255,7 @@ struct Post {
 
     DEV void receive(i64 begin, u32 elements, u32 sub) {
         if (looks && party.gets_from(lane))
-            wait_for_rank(block, other, [&] { return static_cast<i32>(load_acquire_everywhere(&channel().arrived) - taken) > 0; });
+            wait_for_count(&channel().arrived, taken + 1, other);
         const u32 places = __ballot_sync(0xffffffffu, taken % PARCEL_PLACES);
         block.sync();
         if (kind & FOLDS) fold(begin, elements, sub, places);
@@ -317,17 +335,6 @@ struct Post {
         if (!is_one_chunk(out(), p, count)) scatter_elements(out(), at, count, v);
         else if (holds(out(), p)) *p = v;
     }
-    // This thread's chunk of the card from `member`, once it is there.
-    DEV uint4 read_card(u32 member, u32 number) const {
-        const uint4* const from = card_in(mail, world, party.rank(member), number - 1) + 2 * block.thread();
-        uint4 low = {}, high = {};
-        wait_for_rank(block, party.rank(member), [&] {
-            low = load_relaxed_everywhere(from);
-            high = load_relaxed_everywhere(from + 1);
-            return low.y == number && low.w == number && high.y == number && high.w == number;
-        });
-        return make_uint4(low.x, low.z, high.x, high.z);
-    }
     // One card to each that gets one, and the result of those that come: each thread has a chunk of all of them.
     DEV void exchange_card(i64 begin, u32 elements, u32 sub) {
         const u32 each = VECTOR_BYTES / x().item_bytes, first = block.thread() * each;
@@ -354,7 +361,7 @@ struct Post {
         for (u32 m = 0; m < party.count(); ++m) {
             const u32 number = __shfl_sync(0xffffffffu, taken, m) + 1;
             if (!count || !party.gets_from(m)) continue;
-            v = party.rank(m) == me ? own : read_card(m, number);
+            v = party.rank(m) == me ? own : read_card(card_in(mail, world, party.rank(m), number - 1) + 2 * block.thread(), number, party.rank(m));
             if (!(kind & FOLDS)) keep_chunk((kind & OUT_IN_PARTS ? m * part : 0) + at, count, v);
             else if (m == 0) all.begin(sums, v);
             else all.add(sums, v);
@@ -366,33 +373,46 @@ struct Post {
         say_taken();
     }
 
-    DEV void run(u32 tile, u32 sub) {
+    DEV bool begin() const {
         wait_for_room();
-        if (!block.begin()) return;
-        part = kind & X_IN_PARTS ? x().elements() / party.count() : x().elements();
-        parcels = Parcels(part, x().item_bytes);
-        const auto begin_of = [&](u32 parcel) { return static_cast<i64>(parcel) * parcels.elements; };
-        const auto elements_of = [&](u32 parcel) { return static_cast<u32>(min(static_cast<i64>(parcels.elements), part - begin_of(parcel))); };
-        if (parcels.elements * x().item_bytes <= CARD_BYTES) {
-            exchange_card(begin_of(tile), elements_of(tile), sub);
-        } else {
-            send(begin_of(tile), elements_of(tile));
-#pragma unroll 1
-            for (u32 parcel = tile; parcel < parcels.count; parcel += gridDim.x) {
-                const u32 next = parcel + gridDim.x;
-                if (next < parcels.count) {
-                    wait_for_room();
-                    send(begin_of(next), elements_of(next));
-                }
-                receive(begin_of(parcel), elements_of(parcel), sub);
-            }
-        }
-        if (looks) {
-            store_relaxed(&channel().sent, sent);
-            store_relaxed(&channel().taken, taken);
-        }
+        return block.begin();
+    }
+    DEV i64 begin_of(u32 parcel) const { return static_cast<i64>(parcel) * parcels.elements; }
+    DEV u32 elements_of(u32 parcel) const { return static_cast<u32>(min(static_cast<i64>(parcels.elements), part - begin_of(parcel))); }
+    // What the channels say, for the next work.
+    DEV void end() const {
+        if (!looks) return;
+        store_relaxed(&channel().sent, sent);
+        store_relaxed(&channel().taken, taken);
     }
 };
 static_assert(PARCEL_PLACES == 2, "a bit says which");
 
-DEV_CALL void take_part(const Work& w, u32 tile, const Block& block, u32 kind, u32 sub) { Post(w, block, kind).run(tile, sub); }
+// Parcel `tile`, which is a card.
+DEV_CALL void exchange_cards(const Work& w, u32 tile, const Block& block, u32 kind, u32 sub) {
+    Post post(w, block, kind);
+    if (!post.begin()) return;
+    post.exchange_card(post.begin_of(tile), post.elements_of(tile), sub);
+    post.end();
+}
+// Parcels `tile`, `tile + gridDim.x`, ...: each is sent before the one that came before it is read.
+DEV_CALL void exchange_parcels(const Work& w, u32 tile, const Block& block, u32 kind, u32 sub) {
+    Post post(w, block, kind);
+    if (!post.begin()) return;
+    post.send(post.begin_of(tile), post.elements_of(tile));
+#pragma unroll 1
+    for (u32 parcel = tile; parcel < post.parcels.count; parcel += gridDim.x) {
+        const u32 next = parcel + gridDim.x;
+        if (next < post.parcels.count) {
+            post.wait_for_room();
+            post.send(post.begin_of(next), post.elements_of(next));
+        }
+        post.receive(post.begin_of(parcel), post.elements_of(parcel), sub);
+    }
+    post.end();
+}
+DEV void take_part(const Work& w, u32 tile, const Block& block, u32 kind, u32 sub) {
+    const u32 item = in_shared(w.operands[1]).item_bytes;
+    if (Parcels(part_of(w, kind), item).elements * item <= CARD_BYTES) exchange_cards(w, tile, block, kind, sub);
+    else exchange_parcels(w, tile, block, kind, sub);
+}
