@@ -271,8 +271,20 @@ def _shard(request: Request) -> tuple[TensorType, ...]:
 
 
 def _write(request: Request) -> tuple[TensorType, ...]:
+    starts = request.attributes["starts"]
     if request[0].rank != request[1].rank or request[0].dtype is not request[1].dtype:
         raise ModelError(f"WRITE of {request[1]} into {request[0]}")
+    for axis, (old, start, size) in enumerate(zip(request[0].dims, starts, request[1].dims, strict=True)):
+        low, high = dims.interval(start + size - old)
+        # A machine makes sure that what starts in a register does not leave its memory; all else must fit at its bound.
+        beyond = low > 0 or (high > 0 and isinstance(start, int) and start + dims.bound(size) > dims.bound(old))
+        before = dims.interval(start)[1] < 0
+        if size != 0 and (beyond or before):
+            raise ModelError(
+                f"WRITE of {request[1]} into {request[0]}: along axis {axis}, "
+                f"{size} from {start} on do not fit into {old}",
+                hint=None if low > 0 or before else "lower the bounds of dims: --bound NAME=SIZE",
+            )
     return request.like()
 
 

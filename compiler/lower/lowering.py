@@ -59,7 +59,7 @@ class Lowering:
         for name, state in graph.states.items():
             self._hold(Segment.STATE, name, state.before)
         self._targets = Targets(graph, self.storage, self._views)
-        self._carried: set[int] = set()  # ids of states of loops, which a WRITE may change where they lie
+        self._carried: dict[int, Node | None] = {}  # by id, states of loops: the node that may change one where it lies
         self.starts = filled_starts(graph)
         self._last = _last_uses(graph)
         self._node = 0
@@ -153,18 +153,19 @@ class Lowering:
         return bool(value.users) or self.graph.is_result(value)
 
     def body(
-        self, graph: Graph, inputs: Sequence[View], targets: Mapping[int, View], carried: Sequence[Value]
+        self, graph: Graph, inputs: Sequence[View], targets: Mapping[int, View], carried: Mapping[int, Node | None]
     ) -> None:  # fmt: skip
         """Lower the nodes of `graph`, whose inputs lie in the given views; some values are to be written to targets.
 
-        The `carried` inputs need not be what they were when all is done; the others are read again by the next step.
+        The `carried` inputs, by id, need not be what they were when all is done, and may be changed by the given node
+        where they lie; the others are read again by the next step.
         """
         self._views |= {id(v): view for v, view in zip(graph.inputs.values(), inputs, strict=True)}
-        self._carried |= {id(v) for v in carried}
+        self._carried |= carried
         self._last |= _last_uses(graph)
         self._last |= {id(v): _NEVER for v in graph.inputs.values() if id(v) not in self._carried}
         self._targets.views |= targets
-        self._targets.inside(graph, carried)
+        self._targets.inside(graph, [v for v in graph.inputs.values() if carried.get(id(v)) is not None])
         outer = self._node, self.label
         for self._node, node in enumerate(graph.nodes):
             self.label = node.label
@@ -315,13 +316,16 @@ class Lowering:
         alone = view.storage.segment is Segment.SCRATCH and view.storage.owner == id(root(value))
         return alone and view.is_whole and self.last_use(value)
 
-    def may_change(self, value: Value) -> bool:
-        """Whether the memory of `value` may be written over: nobody reads it after the node being lowered.
+    def may_change(self, value: Value, node: Node) -> bool:
+        """Whether `node`, which is being lowered, may write over the memory of `value`: nobody reads that later.
 
-        It is scratch memory of its own, or a state's, of the program or of a loop.
+        It is scratch memory of its own, or a state's, of the program or of a loop; and each element has its place.
         """
-        is_state = value.constant is None and self.view(value).storage.segment is Segment.STATE
-        return self.dying(value) or ((is_state or id(root(value)) in self._carried) and self.last_use(value))
+        if value.constant is not None or self.view(value).is_repeated or not self.last_use(value):
+            return False
+        if id(root(value)) in self._carried:
+            return self._carried[id(root(value))] is node
+        return self.view(value).storage.segment is Segment.STATE or self.dying(value)
 
     def last_use(self, value: Value) -> bool:
         """Whether nobody reads `value` or a view of it after the node being lowered."""
@@ -363,7 +367,7 @@ def _write(lowering: Lowering, node: Node) -> None:
     base, part = node.inputs
     assert base is not None
     assert part is not None
-    view, free = lowering.view(base), lowering.may_change(base)
+    view, free = lowering.view(base), lowering.may_change(base, node)
     target = lowering.result(node.output, view if free else None)
     if free:
         target.storage.owner = id(node.output)

@@ -17,7 +17,7 @@ from dla.compiler import dims
 from dla.compiler.dims import Dim, Expr, Symbol
 from dla.compiler.graph import Body, Graph, Node, TensorType, Value
 from dla.compiler.lower.storage import View
-from dla.compiler.operators import VIEWS, root, row_of, steps_of
+from dla.compiler.operators import VIEWS, root, row_of, source, steps_of
 from dla.isa.instructions import BY_MNEMONIC
 from dla.isa.table import Alias
 
@@ -78,7 +78,9 @@ def recurrent(lowering: Lowering, node: Node) -> None:
         for start, new in zip(given[body.sequences :], after, strict=False)
     ]
     held = list(body.graph.inputs.values())[body.sequences :][: body.states]
-    carried = [v for v, state in zip(held, states, strict=True) if not state.in_rows]
+    carried = {
+        id(v): _changed_by(v, new) for v, new, state in zip(held, after, states, strict=True) if not state.in_rows
+    }
     in_rows = {id(new): state for new, state in zip(after, states, strict=True) if state.in_rows}
     wholes = [(value, lowering.result(out)) for value, out in wanted if id(value) not in in_rows]
     with lowering.loop(body.counter, steps) as counter:
@@ -126,7 +128,7 @@ def _found(lowering: Lowering, node: Node, start: Value, rows: Value | None) -> 
     both are parts of one CONCAT.
     """
     if rows is None:
-        if sum(root(v) is root(start) for v in node.present) > 1 or not lowering.may_change(start):
+        if sum(root(v) is root(start) for v in node.present) > 1 or not lowering.may_change(start, node):
             return None
         view = lowering.view(start)
         view.storage.owner = 0
@@ -183,18 +185,44 @@ def _may_overwrite(body: Body, node: Node, value: Value, state: Value) -> bool:
     return node not in read or (direct and same)
 
 
+def _changed_by(state: Value, after: Value) -> Node | None:
+    """The node that makes, of the state as it is before the step, part after part what it is after it, if one does.
+
+    Only that may change the state where it lies: of another value, the memory is the new state's too early.
+    """
+    node = root(after).producer
+    while node is not None:
+        if node.op == "WRITE":
+            before = source(node, 0)
+        elif node.op == "RECURRENT":
+            body: Body = node.attributes["body"]
+            position = next(k for k, v in enumerate(reversed(node.outputs)) if v is root(after))
+            if position >= body.states:
+                return None
+            before = source(node, body.sequences + body.states - 1 - position)
+        else:
+            return None
+        if root(before) is state:
+            return node
+        after, node = before, root(before).producer
+    return None
+
+
 def _finish_step(lowering: Lowering, writes: Sequence[_Write]) -> None:
-    """Copy what no node wrote to its place. Old states that only change places are saved first."""
+    """Copy what no node wrote to its place. What lies where another state is copied to is saved first."""
+    pending = [w for w in writes if lowering.view(w.value).canonical != w.place.canonical]
+    changing = [w for w in pending if w.over is not None]
     moved = []
-    for write in writes:
-        source, base = lowering.view(write.value), root(write.value)
-        if source.canonical != write.place.canonical and any(base is other.over for other in writes):
+    for write in pending:
+        view, base = lowering.view(write.value), root(write.value)
+        there = any(view.storage is other.place.storage for other in changing if other is not write)
+        if there or any(base is other.over for other in writes):
             saved = lowering.fresh(write.value)
-            lowering.copy(saved, source)
-            source = saved
-        moved.append((write.place, source))
-    for place, source in moved:
-        lowering.copy(place, source)
+            lowering.copy(saved, view)
+            view = saved
+        moved.append((write.place, view))
+    for place, view in moved:
+        lowering.copy(place, view)
 
 
 def _row(view: View, index: Dim) -> View:

@@ -63,6 +63,11 @@ class View:
         )
 
     @property
+    def is_repeated(self) -> bool:
+        """Whether several of its elements lie in the same place, along an axis that was broadcast."""
+        return any(d != 1 and s == 0 for d, s in zip(self.dims, self.strides, strict=True))
+
+    @property
     def canonical(self) -> View:
         """The view with no step along axes of size 1: what tells whether two views are of the same elements."""
         strides = tuple(0 if d == 1 else s for d, s in zip(self.dims, self.strides, strict=True))

@@ -121,6 +121,12 @@ MISTAKES: dict[str, tuple[Build, str]] = {
     "types": (lambda b, x, y: b.add(x, b.cast(y, I32)), "EW.add of f32 and i32"),
     "reshape": (lambda b, x, y: b.reshape(x, (5, 5)), r"f32\[2, 3, 4\] cannot be reshaped to \[5, 5\]"),
     "concat": (lambda b, x, y: b.concat([x, b.part(y, 1, 0, 1)], 2), "the other dims differ"),
+    "write": (lambda b, x, y: b.write(x, b.part(x, 1, 0, 2), {1: 2}), r"WRITE of .* axis 1, 2 from 2 on .* into 3"),
+    "write before": (lambda b, x, y: b.write(x, b.part(x, 0, 0, 1), {0: -1}), "axis 0, 1 from -1 on do not fit into 2"),
+    "write of any size": (
+        lambda b, x, y: b.write(x, b.input("z", F32, (b.symbol("n", 5), 3, 4)), {}),
+        "axis 0, n from 0 on do not fit into 2\n.*lower the bounds",
+    ),
     "expand": (lambda b, x, y: b.expand(x, (2, 3, 8)), "do not broadcast"),
     "function": (lambda b, x, y: b.act("rellu", x), "ACT has no function 'rellu'\n.*did you mean 'relu'"),
     "attribute": (
@@ -219,6 +225,18 @@ def test_a_state_that_is_read_elsewhere_keeps_its_value_until_then() -> None:
     session = Machine("golden").load(compile_graph(b.graph).program)
     x = np.float32([1, 2])
     assert [float(session.run({"x": x})["old"]) for _ in range(2)] == [0, 9]
+
+
+def test_what_is_written_over_repeated_rows_of_a_state_has_rows_of_its_own() -> None:
+    """A state's one row is there four times, of which one is changed."""
+    for count in (1, 2):
+        b = GraphBuilder()
+        state = b.state("s", F32, (1, 3))
+        x = b.input("x", F32, (count, 3))
+        b.set_state("s", b.act("neg", b.part(x, 0, 0, 1)))
+        b.output("y", b.write(b.expand(state, (4, 3)), x, {0: 1}))
+        y = Machine("golden").run(compile_graph(b.graph).program, {"x": np.ones((count, 3), np.float32)})["y"]
+        assert y[:, 0].tolist() == [0, *[1] * count, *[0] * (3 - count)]
 
 
 def test_a_part_that_is_read_again_is_not_computed_where_a_later_write_may_change_it() -> None:

@@ -76,7 +76,37 @@ def _by_turns(b: GraphBuilder, turn: Dim, held: Values, others: Values) -> tuple
     return [after, held[1]], []
 
 
-TURNS = [_append, _placed, _flat, _old_is_read, _over_others, _swapped, _twice, _by_turns]
+def _aside(b: GraphBuilder, turn: Dim, held: Values, others: Values) -> tuple[Values, Values]:
+    """What is written over a buffer is a result of the turn alone, and the buffer becomes something else."""
+    changed = b.write(held[0], b.part(held[1], 0, turn, 1), {0: 2})
+    return [b.matmul(held[1], others[0]), b.mul(held[1], 0.5)], [changed]
+
+
+def _aside_later(b: GraphBuilder, turn: Dim, held: Values, others: Values) -> tuple[Values, Values]:
+    """The same, where what becomes of the buffers is there already."""
+    changed = b.write(held[0], b.part(held[1], 0, turn, 1), {0: 2})
+    return [others[1], held[1]], [changed, b.act("neg", changed)]
+
+
+def _repeated(b: GraphBuilder, turn: Dim, held: Values, others: Values) -> tuple[Values, Values]:
+    """A row of the buffer is there in all its rows, and one of these is written."""
+    rows = b.expand(b.part(held[0], 0, 0, 1), (ROWS, 4))
+    return [b.write(rows, b.part(held[1], 0, 1, 2), {0: turn + 1}), held[1]], []
+
+
+TURNS = [
+    _append,
+    _placed,
+    _flat,
+    _old_is_read,
+    _over_others,
+    _swapped,
+    _twice,
+    _by_turns,
+    _aside,
+    _aside_later,
+    _repeated,
+]
 
 
 def _graph(turn: Turn, count: Dim, *, kept: bool) -> Graph:
@@ -89,7 +119,7 @@ def _graph(turn: Turn, count: Dim, *, kept: bool) -> Graph:
     else:
         b.graph.sizes |= count.symbols
     first = b.write(b.state("kept", DType.F32, (ROWS, 4)), b.part(given[0], 0, 0, 2), {0: 0}) if kept else given[0]
-    made, final = b.repeat(turn, count, [first, given[1]], [weights])
+    made, final = b.repeat(turn, count, [first, given[1]], [weights, given[0]])
     if kept:
         b.set_state("kept", final[0])
     for k, value in enumerate([*made, *final]):
