@@ -11,7 +11,7 @@ from dla.emulator.device.paths import Choices
 from dla.emulator.device.ranked import RankedDeviceSession
 from dla.emulator.device.session import DeviceSession
 from dla.emulator.device.timer import DeviceTimer
-from dla.emulator.ranks import world_of
+from dla.emulator.ranks import distinct_names, world_of
 from dla.isa.errors import InputError
 from dla.isa.program import Program
 
@@ -52,14 +52,23 @@ class DeviceMachine:
     def load(self, program: Program) -> DeviceSession | RankedDeviceSession:
         """Make `program` (already verified) resident.
 
-        Raises BackendError, InputError (also where it is for another number of ranks), ContainerError.
+        Raises BackendError, InputError (also where it is for another number of ranks, or outputs of ranks would be
+        called alike), ContainerError.
         """
         gpus = self.gpus
+        if gpus is not None and self.ranks not in (None, len(gpus)):
+            raise InputError(
+                f"{self.ranks} ranks do not run on {len(gpus)} GPUs", hint="leave ranks out: one runs on each"
+            )
         ranks = world_of(program, self.ranks if gpus is None else len(gpus))
+        distinct_names(program, ranks)
         if ranks > 1:
             if self.traced or self.tune:
                 raise InputError(f"the program runs on {ranks} ranks, and only one can be profiled or tuned")
             return RankedDeviceSession(self, program, gpus or (build.import_cupy().cuda.Device().id,) * ranks)
+        if gpus is not None and tuple(gpus) != (build.import_cupy().cuda.Device().id,):
+            raise InputError(f"one rank runs on the present GPU, and {gpus[0]} is not",
+                             hint=f"CUDA_VISIBLE_DEVICES={gpus[0]} makes it the only one")  # fmt: skip
         kernel = self.kernel()
         choices = self._measured(kernel)
         if self.tune and choices:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from dla.emulator.binding import bind_state
+from dla.emulator.binding import bind_state, is_device_array, to_host
 from dla.emulator.device import build
 from dla.emulator.device.layout import BLOCK_THREADS, MAILBOX, MOST_RANKS, PAIR, mail_bytes
 from dla.emulator.device.memory import DeviceMemory
@@ -50,7 +50,8 @@ class _Group:
 class RankedDeviceSession:
     """A program on several ranks, rank r on GPU `gpus[r]`.
 
-    Inputs, outputs and state are those of `golden.lockstep.RankedSession`. Where a rank traps, all end, the Trap names
+    Inputs, outputs and state are those of `golden.lockstep.RankedSession`: CuPy arrays are taken from whichever GPU
+    they are on, by the host, and outputs are NumPy arrays. Where a rank traps, all end, the Trap names
     it, and no rank's state changes.
     """
 
@@ -116,7 +117,7 @@ class RankedDeviceSession:
 
     def set_state(self, values: Mapping[str, Any]) -> None:
         """Overwrite the named state tensors. Raises InputError."""
-        divided = split(self.program, Segment.STATE, values, len(self._sessions))
+        divided = split(self.program, Segment.STATE, _on_host(values), len(self._sessions))
         for one in divided:
             bind_state(self.program, one)  # all are right before one changes
         for rank, one in enumerate(divided):
@@ -125,19 +126,25 @@ class RankedDeviceSession:
 
     def run(self, inputs: Mapping[str, Any], dims: Mapping[str, int] | None = None) -> Result:
         """Run to HALT. Raises InputError before the run, Trap during it; after a Trap, state is unchanged."""
-        bound = bind_ranks(self.program, split(self.program, Segment.INPUT, inputs, len(self._sessions)), dims)
+        bound = bind_ranks(
+            self.program, split(self.program, Segment.INPUT, _on_host(inputs), len(self._sessions)), dims
+        )
         for rank, given in enumerate(bound):
             with self._on(self._gpus[rank]):
                 self._sessions[rank].begin(given)
         for group in self._groups:  # all inputs are there before a rank waits for another
             group.stream.synchronize()
-        for group in self._groups:
-            with self._on(group.gpu):
-                self._start(group)
-        for rank, session in enumerate(self._sessions):
-            with self._on(self._gpus[rank]):
-                session.memory.ask()
-        self._wait()
+        try:
+            for group in self._groups:
+                with self._on(group.gpu):
+                    self._start(group)
+            for rank, session in enumerate(self._sessions):
+                with self._on(self._gpus[rank]):
+                    session.memory.ask()
+            self._wait()
+        except BaseException:  # an interrupt from the keyboard, too: ranks that have started are not to wait for others
+            self._stop()
+            raise
         self._stop_at_a_trap()
         results = []
         for rank, given in enumerate(bound):
@@ -162,23 +169,23 @@ class RankedDeviceSession:
         group.events[1].record(group.stream)
 
     def _wait(self) -> None:
-        """Wait for all GPUs; an interrupt from the keyboard stops the kernels first."""
+        """Wait for all GPUs, so that an interrupt from the keyboard comes through."""
         query = self._cupy.cuda.runtime.streamQuery
         patience = time.perf_counter() + 0.002
-        try:
-            for group in self._groups:
-                with self._on(group.gpu):
-                    while query(group.stream.ptr) == NOT_READY:
-                        if time.perf_counter() > patience:
-                            time.sleep(0.0005)
-        except KeyboardInterrupt:
-            for rank, session in enumerate(self._sessions):
-                with self._on(self._gpus[rank]):
-                    session.stop()
-            self._recover()
-            raise
+        for group in self._groups:
+            with self._on(group.gpu):
+                while query(group.stream.ptr) == NOT_READY:
+                    if time.perf_counter() > patience:
+                        time.sleep(0.0005)
         for group in self._groups:
             group.stream.synchronize()
+
+    def _stop(self) -> None:
+        """End a run that is under way."""
+        for rank, session in enumerate(self._sessions):
+            with self._on(self._gpus[rank]):
+                session.stop()
+        self._recover()
 
     def _stop_at_a_trap(self) -> None:
         """Raises the Trap of a rank that has one: the first that did not wait in vain, for that is what others did."""
@@ -213,6 +220,11 @@ class RankedDeviceSession:
     def _on(self, gpu: int) -> Iterator[None]:
         with self._cupy.cuda.Device(gpu):
             yield
+
+
+def _on_host(values: Mapping[str, Any]) -> dict[str, Any]:
+    """`values`, those on a GPU copied to the host: it knows which one they are on, and what they wait for there."""
+    return {name: to_host(value) if is_device_array(value) else value for name, value in values.items()}
 
 
 def _share(groups: Sequence[_Group]) -> int:

@@ -70,13 +70,14 @@ class Runtime(fake_cupy.Runtime):
         self._blocks = blocks
 
     def finish(self) -> None:
-        """Run what was launched, all at the same time."""
+        """Run what was launched, all at the same time; warps take turns in another order each time."""
         launched, self._launched = self._launched, []
         if launched:
             records = np.zeros(MOST_RANKS * LAUNCH.dtype.itemsize, np.uint8)
             records[: len(launched) * LAUNCH.dtype.itemsize] = np.frombuffer(b"".join(launched), np.uint8)
             address = ctypes.c_void_p(records.ctypes.data)
             kernel = library(hopper=False, ranked=True)
+            self.seed += 1
             assert kernel.run_machine(address, self._blocks, len(launched), self.seed) == 0
 
 

@@ -282,3 +282,68 @@ def test_what_cannot_be_loaded_says_why(monkeypatch):
         DeviceMachine(ranks=2, traced=True).load(program)
     with pytest.raises(BackendError, match="too few multiprocessors"):
         DeviceMachine(ranks=8).load(program)
+    with pytest.raises(InputError, match="3 ranks do not run on 2 GPUs"):
+        DeviceMachine(ranks=3, gpus=(0, 1)).load(program)
+    with pytest.raises(InputError, match="one rank runs on the present GPU, and 1 is not"):
+        DeviceMachine(gpus=(1,)).load(program)
+
+
+def test_outputs_that_would_be_called_alike(monkeypatch):
+    """`y` of rank 0, where sizes differ, is called as the other output is."""
+    emulated_gpus.install(monkeypatch, blocks=4)
+    lines = [".input k : i32[1]", ".output y : i32[s0 <= 4]", ".output `y.rank0` : i32[1]", "main:"]
+    lines += ["    LOADS s0, k[0]", "    FILL y, 1", "    COPY `y.rank0`, k", "    HALT", ""]
+    with pytest.raises(InputError, match="as another tensor is"):
+        DeviceMachine(ranks=2).load(assemble("\n".join(lines)))
+
+
+ADD = """
+.input  x : i32[4]
+.state  n : i32[4]
+.output y : i32[4]
+main:
+    EW.add n, n, x
+    ALLREDUCE.sum y, n
+    HALT
+"""
+
+
+def test_what_is_on_a_gpu_is_taken_from_there(monkeypatch):
+    """Wherever a rank is, and for some ranks alone, too."""
+    emulated_gpus.install(monkeypatch, blocks=4, gpus=2)
+    session = DeviceMachine(gpus=(0, 1)).load(assemble(ADD))
+    x = np.arange(8, dtype=np.int32).reshape(2, 4)
+
+    class OnGpu:
+        """An array that only `get` brings to the host."""
+
+        __cuda_array_interface__ = None
+
+        def __init__(self, array: Any) -> None:
+            self.get = lambda: array
+
+    OnGpu.__module__ = "cupy"
+    for given in ({"x": OnGpu(x)}, {"x.rank0": x[0], "x.rank1": OnGpu(x[1])}):
+        session.set_state({"n": OnGpu(np.zeros((2, 4), np.int32))})
+        np.testing.assert_array_equal(session.run(given)["y"], np.tile(x.sum(axis=0), (2, 1)))
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt, RuntimeError])
+def test_an_end_between_two_launches(monkeypatch, error):
+    """The rank that has started does not wait for the other; the next run is right."""
+    runtime = emulated_gpus.install(monkeypatch, blocks=4, gpus=2)
+    session = DeviceMachine(gpus=(0, 1)).load(assemble(ADD))
+    x = np.arange(8, dtype=np.int32).reshape(2, 4)
+    launched: list[int] = []
+
+    def launch(*arguments: Any) -> None:
+        launched.append(0)
+        if len(launched) == 2:
+            raise error
+        runtime.launch(*arguments)
+
+    build.import_cupy().cuda.driver.launchKernel = launch
+    with pytest.raises(error):
+        session.run({"x": x})
+    assert not session.state["n"].any()
+    np.testing.assert_array_equal(session.run({"x": x})["y"], np.tile(x.sum(axis=0), (2, 1)))
