@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -65,12 +65,34 @@ class Result:
     def of_ranks(cls, ranks: Sequence[Result]) -> Result:
         """The result of a run of several ranks, given that of each."""
         first = ranks[0]
-        outputs, state = joined([one.outputs for one in ranks]), joined([one.state for one in ranks])
+        outputs, state = joined([one.outputs for one in ranks]), JoinedState([one.state for one in ranks])
         return cls(outputs, state, first.probes, first.backend, first.elapsed, first.dims, tuple(ranks))
 
     def __getitem__(self, name: str) -> Array:
         """The output called `name`."""
         return self.outputs[name]
+
+
+class JoinedState(Mapping[str, Array]):
+    """The state tensors of all ranks with a leading axis of ranks, each put together when it is first read.
+
+    A GPU's are copied to the host then, and they may be large. Unlike outputs, they are of one shape on all ranks.
+    """
+
+    def __init__(self, ranks: Sequence[Mapping[str, Array]]) -> None:
+        self._ranks = ranks
+        self._found: dict[str, Array] = {}
+
+    def __getitem__(self, name: str) -> Array:
+        if name not in self._found:
+            self._found[name] = np.stack([one[name] for one in self._ranks])
+        return self._found[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._ranks[0])
+
+    def __len__(self) -> int:
+        return len(self._ranks[0])
 
 
 def joined(ranks: Sequence[Mapping[str, Array]]) -> dict[str, Array]:

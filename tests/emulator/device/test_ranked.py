@@ -80,7 +80,7 @@ def test_every_rank_gets_what_golden_ranks_get(load, world, gpus):
                     one.set_state({"x": x})
             given = {} if in_place else {"x": x}
             got, wanted = session.run(given), reference.run(given)
-            for name in wanted.outputs | wanted.state:
+            for name in (*wanted.outputs, *wanted.state):
                 for rank in range(world):
                     here = (got.ranks[rank].outputs | dict(got.ranks[rank].state))[name]
                     assert_same(here, (wanted.ranks[rank].outputs | dict(wanted.ranks[rank].state))[name])
@@ -347,3 +347,18 @@ def test_an_end_between_two_launches(monkeypatch, error):
         session.run({"x": x})
     assert not session.state["n"].any()
     np.testing.assert_array_equal(session.run({"x": x})["y"], np.tile(x.sum(axis=0), (2, 1)))
+
+
+def test_state_is_copied_where_somebody_looks(monkeypatch):
+    """A run leaves it on the GPUs, and what it was can still be read after the next runs."""
+    runtime = emulated_gpus.install(monkeypatch, blocks=8)
+    session = DeviceMachine(ranks=2).load(
+        assemble(ADD.replace("state  n : i32[4]", "state  n : i32[4]\n.state big : i32[99999]"))
+    )
+    x = np.ones((2, 4), np.int32)
+    results = [session.run({"x": x}), session.run({"x": x})]
+    assert sum(size for kind, size in runtime.copied if kind == "out") < 99999
+    results.append(session.run({"x": x}))
+    for runs, result in enumerate(results, 1):
+        np.testing.assert_array_equal(result.state["n"], np.full((2, 4), runs))
+        assert set(result.state) == {"n", "big"}
