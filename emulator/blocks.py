@@ -155,7 +155,8 @@ def _product(instruction: Instruction, known: Mapping[int, _Product]) -> _Produc
     if instruction.name != "ALU.mul":
         return None
     zero_at, bound = _NONE, 1
-    for factor in (instruction.attributes["a"], instruction.attributes["b"]):
+    factors = instruction.row.with_defaults(instruction.attributes)
+    for factor in (factors["a"], factors["b"]):
         if isinstance(factor, Register) and factor.is_int and factor.index in known:
             zero_at, bound = zero_at | known[factor.index][0], bound * known[factor.index][1]
         elif isinstance(factor, int) and factor > 0:

@@ -373,3 +373,12 @@ def test_many_collectives_that_may_have_nothing_to_do_are_ordered_entirely() -> 
     found = conflicts(program)
     assert all(index - 1 in found[index] for index in range(1, count))
     assert len({id(waits) for waits in found}) < 5
+
+
+def test_a_factor_of_zero_is_no_product_that_is_known() -> None:
+    """It is the default, which instructions leave out."""
+    program = dla.assemble(
+        ".input x : f32[n <= 4]\n.output y : f32[n]\nmain:\n    ALU.mul s0, s1, 0\n    ALU.mul s2, 0, s1\n"
+        "    EW.add y, x, x\n    HALT\n"
+    )
+    assert conflicts(program)[2] == []
