@@ -381,4 +381,4 @@ def test_a_factor_of_zero_is_no_product_that_is_known() -> None:
         ".input x : f32[n <= 4]\n.output y : f32[n]\nmain:\n    ALU.mul s0, s1, 0\n    ALU.mul s2, 0, s1\n"
         "    EW.add y, x, x\n    HALT\n"
     )
-    assert conflicts(program)[2] == []
+    assert not conflicts(program)[2]
