@@ -6,7 +6,7 @@ The other parts are imported inside the commands, so that `dla --help` does not 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
@@ -35,13 +35,9 @@ from dla.console import (
     write_result,
 )
 from dla.isa.errors import InputError
-from dla.isa.names import shown
 from dla.measuring import bench, profile
 from dla.options import MachineOptions, ModelOptions, input_options, machine_options, model_options, pass_options
-
-if TYPE_CHECKING:
-    from dla.isa.program import Program
-    from dla.models import Request
+from dla.writing import refuse_to_overwrite, write_program
 
 EPILOG = """\b
 A first session, in a clone of the repository:
@@ -93,18 +89,6 @@ def asm(path: str, output: str, external: str | None, as_json: bool) -> None:
         write_program(program, output, external)
     if as_json:
         print_json({"name": program.name, "instructions": len(program.instructions), "output": output})
-
-
-def write_program(program: Program, output: str, external: str | None) -> None:
-    """`program` as a .dlab file, its weights beside it in the file `external` if that is asked for."""
-    from dla.isa.container import save, write_bytes
-
-    if output != "-":
-        save(program, Path(output), external=None if external is None else Path(external))
-    elif external is not None:
-        raise InputError("--external needs a file to stand beside", hint="add -o FILE.dlab")
-    else:
-        write_result(write_bytes(program), output, binary=True)
 
 
 @main.command()
@@ -207,7 +191,7 @@ def compile_(
 
     target = output or f"{Path(path).stem}.dlab"
     request = requested(path, model)
-    _refuse_to_overwrite(request, target, external)
+    refuse_to_overwrite(request, target, external)
     passes = report_compile.Passes(texts=explain is not None)
     try:
         with waiting(f"compiling {path}") as tell:
@@ -225,18 +209,6 @@ def compile_(
     show(*report_compile.compiled_parts(compiled, summary, names), on_stderr=target == "-")
     if target != "-":
         note(f"wrote {target}")
-
-
-def _refuse_to_overwrite(request: Request, target: str, external: str | None) -> None:
-    """Raise InputError where what is written would replace the model, or one file the other."""
-    read = [request.path, *(request.path.parent / name for name in request.model.values.files if name)]
-    written = [] if target == "-" else [Path(target)]
-    written += [] if external is None else [Path(target).parent / Path(external).name]
-    for path in written:
-        if any(path.resolve() == other.resolve() for other in read):
-            raise InputError(f"'{shown(path)}' is a file of the model, and would be replaced", hint="write elsewhere")
-    if len({path.resolve() for path in written}) != len(written):
-        raise InputError(f"'{shown(target)}' cannot hold both the program and its weights")
 
 
 # -- machines

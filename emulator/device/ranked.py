@@ -22,7 +22,7 @@ from dla.emulator.device.memory import DeviceMemory
 from dla.emulator.device.paths import Target
 from dla.emulator.device.session import NOT_READY, DeviceSession
 from dla.emulator.ranks import bind_ranks, split
-from dla.emulator.result import Result, joined
+from dla.emulator.result import JoinedState, Result
 from dla.emulator.trace import Trace
 from dla.isa.descriptor import Segment
 from dla.isa.dtypes import Array
@@ -102,18 +102,9 @@ class RankedDeviceSession:
                     self._sessions[rank].record["mailboxes"] = table.ptr
 
     @property
-    def plans(self) -> list[Any]:
-        """The plan of each rank."""
-        return [session.plan for session in self._sessions]
-
-    @property
     def state(self) -> Mapping[str, Array]:
-        """Copies of the state tensors of all ranks, [rank, ...]."""
-        found = []
-        for rank, session in enumerate(self._sessions):
-            with self._on(self._gpus[rank]):
-                found.append(dict(session.state))
-        return joined(found)
+        """Copies of the state tensors of all ranks, [rank, ...], each made when it is first read."""
+        return JoinedState([session.state for session in self._sessions])
 
     def set_state(self, values: Mapping[str, Any]) -> None:
         """Overwrite the named state tensors. Raises InputError."""
