@@ -121,6 +121,7 @@ class _Cutter:
         inside.nodes(body.graph)
         for name, value in body.graph.outputs.items():
             new.outputs[name] = inside.value(value)
+        new.sweep()  # views of whole weights, of which there are pieces now
         return Body(new, body.sequences, body.states, body.counter)
 
     def _added(self, node: Node) -> Sequence[Value]:

@@ -20,6 +20,7 @@ from dla.compiler.models.layers import Layers
 from dla.compiler.models.perceptron import PerceptronConfig, perceptron
 from dla.compiler.models.weights import Weights
 from dla.compiler.pipeline import Compiled
+from dla.isa.descriptor import Segment
 from dla.isa.dtypes import Array, DType
 from dla.isa.errors import InputError, ModelError
 from dla.isa.program import Program
@@ -127,9 +128,11 @@ def test_a_shuffled_run_gives_the_same_bits() -> None:
         assert found["logits"].tobytes() == expected["logits"].tobytes()
 
 
-def test_what_a_rank_holds_is_its_share() -> None:
-    """Of the layers' weights; embeddings and norms are whole."""
-    whole, part = (dla.compile_model(decoder(DECODER, WEIGHTS), tensor_parallel=n).program for n in (1, 4))
+@pytest.mark.parametrize("make", [decoder, generator])
+def test_what_a_rank_holds_is_its_share(make: Callable[[DecoderConfig, Weights], Graph]) -> None:
+    """Of the layers' weights, in loops, too; embeddings and norms are whole. There is nothing else."""
+    whole, part = (dla.compile_model(make(DECODER, WEIGHTS), tensor_parallel=n).program for n in (1, 4))
+    assert len(part.in_segment(Segment.CONST)) == len(whole.in_segment(Segment.CONST))
     cut = {shard.tensor for shard in part.shards}
     assert len(cut) == 2 * 4
     for tensor in part.tensors:
