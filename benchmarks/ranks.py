@@ -1,14 +1,15 @@
-"""ALLREDUCE inside the machine beside NCCL's, on several GPUs: `python benchmarks/ranks.py --help`.
+"""Several GPUs: ALLREDUCE inside the machine beside NCCL's, and blocks of a Transformer that are cut for them.
 
-Ours: what one more ALLREDUCE adds to a program in which each takes what the one before made. NCCL's: a CUDA graph on
-each GPU with so many of them, one behind the other, divided by their number. f32, sums; medians; in one process.
+`python benchmarks/ranks.py --help` says how. Blocks are those of tensor_parallel.py. Of ALLREDUCE, ours: what one more
+adds to a program in which each takes what the one before made. NCCL's: a CUDA graph on each GPU with so many of them,
+one behind the other, divided by their number. f32, sums; medians; in one process.
 """
 
 from __future__ import annotations
 
 import json
 import statistics
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ from typing import Any
 import click
 import numpy as np
 import run as benchmark
+import tensor_parallel
 
 import dla
 
@@ -129,23 +131,33 @@ def row(size: int, machine: dla.Machine, gpus: Sequence[int], nccl: Nccl | None)
 
 @click.command()
 @click.option("--gpus", default="0,1", help="Numbers of GPUs, a rank on each.")
+@click.option("--only", type=click.Choice(["allreduce", "blocks"]), help="Measure one of the two.")
 @click.option("--commit", default=None, help="What was measured, where it is no git checkout.")
 @click.option("--output", type=click.Path(path_type=Path), help="Write JSON.")
-def main(gpus: str, commit: str | None, output: Path | None) -> None:
-    """Measure ALLREDUCE from 4 KB to 64 MB."""
+def main(gpus: str, only: str | None, commit: str | None, output: Path | None) -> None:
+    """Measure ALLREDUCE from 4 KB to 64 MB, and Llama's blocks with their weights cut, beside one GPU."""
     numbers = tuple(map(int, gpus.split(",")))
     machine = dla.Machine("gpu", gpus=numbers)
-    nccl = Nccl(numbers) if len(set(numbers)) == len(numbers) > 1 else None
-    rows = []
-    for size in SIZES:
-        rows.append(row(size, machine, numbers, nccl))
-        click.echo(json.dumps(rows[-1]))
-    facts = {
+    facts: dict[str, Any] = {
         "device": f"{len(numbers)} x {benchmark.device()}", "host": benchmark.host(), "versions": benchmark.versions(),
-        "commit": commit or benchmark.commit(), "date": datetime.now(UTC).date().isoformat(), "ranks": rows,
+        "commit": commit or benchmark.commit(), "taken": datetime.now(UTC).isoformat(timespec="seconds"),
     }  # fmt: skip
+    if only != "blocks":
+        nccl = Nccl(numbers) if len(set(numbers)) == len(numbers) > 1 else None
+        facts["ranks"] = told(row(size, machine, numbers, nccl) for size in SIZES)
+    if only != "allreduce":
+        facts["blocks"] = told(tensor_parallel.rows(dla.Machine("gpu"), machine, len(numbers)))
     if output is not None:
         output.write_text(json.dumps(facts, indent=2) + "\n")
+
+
+def told(rows: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
+    """All rows, each shown as it comes."""
+    found = []
+    for one in rows:
+        found.append(one)
+        click.echo(json.dumps(one))
+    return found
 
 
 if __name__ == "__main__":

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -32,8 +33,8 @@ def tables(results: Path = RESULTS) -> str:
             body = speed_table.markdown(facts, path.stem)
         elif "networks" in facts:
             body = _network_table(facts["networks"])
-        elif "ranks" in facts:
-            body = _ranks_table(facts["ranks"])
+        elif facts.keys() & {"ranks", "blocks"}:
+            body = _ranks_table(facts.get("ranks", ())) + _blocks_table(facts.get("blocks", ()))
         else:
             body = _time_table(facts["measurements"])
         parts.append("\n".join([where, "", *body]))
@@ -45,8 +46,10 @@ def _time_table(measurements: list[dict[str, Any]]) -> list[str]:
     return ["| what | median time |", "|---|---|", *lines]
 
 
-def _ranks_table(rows: list[dict[str, Any]]) -> list[str]:
-    """A line for each size of ALLREDUCE."""
+def _ranks_table(rows: Sequence[dict[str, Any]]) -> list[str]:
+    """A line for each size of ALLREDUCE; none where it was not measured."""
+    if not rows:
+        return []
     about = (
         "ALLREDUCE.sum of f32 inside the kernel, each of what the one before made, beside NCCL's in a CUDA graph "
         "(`python benchmarks/ranks.py`). Share: of NCCL's time."
@@ -58,6 +61,29 @@ def _ranks_table(rows: list[dict[str, Any]]) -> list[str]:
             f"{r['bytes']:,}", "-" if native is None else shown(native), shown(r["seconds"]),
             "-" if share is None else f"{share:.2f}", "-" if must is None else f"{must:.2f}",
             "yes" if r["right"] else "no",
+        )  # fmt: skip
+        lines.append(f"| {' | '.join(cells)} |")
+    return lines
+
+
+def _blocks_table(rows: Sequence[dict[str, Any]]) -> list[str]:
+    """A line for each use of blocks whose weights are cut; none where they were not measured."""
+    if not rows:
+        return []
+    about = (
+        "A block of Llama-3-8B's sizes in bf16 (width 4096, 32 heads, 8 of keys and values, MLP 14336), its weights "
+        f"cut for {rows[0]['ranks']} GPUs (docs/ranks.md): what each of many blocks in one launch adds to it. In "
+        "collectives: the share of the time that is gone where the program has no ALLREDUCE; waiting for the slowest "
+        "GPU is part of it. Error: the largest, as a share of twice that of one GPU in bf16, both beside f32; `!` "
+        "marks a row in which GPUs have different bits."
+    )
+    lines = ["", about, "", "| work | one GPU | all | speed-up | in collectives | error |", "|---|---|---|---|---|---|"]
+    for r in rows:
+        after = f" after {r['past']} others" if r["past"] else ""
+        tokens = f"{r['tokens']} token{'s' if r['tokens'] > 1 else ''}"
+        cells = (
+            f"{r['work']}, batch {r['batch']}, {tokens}{after}", shown(r["one_seconds"]), shown(r["seconds"]),
+            f"{r['speed_up']:.2f}", f"{r['collectives']:.0%}", f"{r['error']:.2f}{'' if r['alike'] else ' !'}",
         )  # fmt: skip
         lines.append(f"| {' | '.join(cells)} |")
     return lines

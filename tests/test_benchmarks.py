@@ -13,6 +13,9 @@ import pytest
 
 ROOT = Path(__file__).parent.parent
 
+OF_RANKS = {"ranks", "blocks"}
+"""What benchmarks/ranks.py measures, together or one of them."""
+
 
 @pytest.fixture(scope="module")
 def readme_table() -> Iterator[ModuleType]:
@@ -36,10 +39,11 @@ def test_results_say_where_they_come_from() -> None:
     assert results
     for facts in results:
         assert {"device", "host", "taken", "commit", "versions"} <= facts.keys()
-        assert sum(kind in facts for kind in ("measurements", "networks", "speed")) == 1
+        assert sum(kind in facts for kind in ("measurements", "networks", "speed")) == (not facts.keys() & OF_RANKS)
         assert all(m["seconds"] > 0 for m in facts.get("measurements", []))
         times = [v for n in facts.get("networks", []) for key, v in n.items() if key.endswith("_seconds")]
         assert all(seconds > 0 for seconds in times)
+        assert all(row["seconds"] > 0 for kind in OF_RANKS for row in facts.get(kind, []))
         assert all(us["ours"] > 0 for row in facts.get("speed", []) for us in (row.get("cold_us", {"ours": 1}),))
 
 

@@ -132,14 +132,19 @@ def _read(
         x = m.embedding(ids, config.vocabulary, config.width, "embed_tokens")
         for layer, rows in enumerate(caches):
             with m.scope(f"layers.{layer}"):
-                y = m.rms_norm(x, "input_layernorm", eps=config.eps)
-                names = [f"self_attn.{name}_proj" for name in "qkvo"]
-                attended, rows = cached_attention(m, y, config.of_heads, Cache(rows, past), here, names)
+                x, rows = block(m, config, x, Cache(rows, past), here)
                 after.append(rows)
-                x = m.add(x, attended)
-                y = m.rms_norm(x, "post_attention_layernorm", eps=config.eps)
-                x = m.add(x, m.swiglu(y, config.hidden, [f"mlp.{name}_proj" for name in ("gate", "up", "down")]))
     return x, after
+
+
+def block(m: Layers, config: DecoderConfig, x: Value, cache: Cache, here: Rotation) -> tuple[Value, Value]:
+    """One layer: x [batch, S, width], at the positions that `here` turns to -> the same, and the rows of the cache."""
+    y = m.rms_norm(x, "input_layernorm", eps=config.eps)
+    names = [f"self_attn.{name}_proj" for name in "qkvo"]
+    attended, rows = cached_attention(m, y, config.of_heads, cache, here, names)
+    x = m.add(x, attended)
+    y = m.rms_norm(x, "post_attention_layernorm", eps=config.eps)
+    return m.add(x, m.swiglu(y, config.hidden, [f"mlp.{name}_proj" for name in ("gate", "up", "down")])), rows
 
 
 def _normed(m: Layers, config: DecoderConfig, x: Value) -> Value:

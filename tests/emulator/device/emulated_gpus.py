@@ -6,6 +6,7 @@ Launches begin once somebody looks for what they have done: those of several GPU
 from __future__ import annotations
 
 import ctypes
+import time
 from types import SimpleNamespace
 from typing import Any
 
@@ -39,6 +40,8 @@ class Runtime(fake_cupy.Runtime):
         self._launched: list[bytes] = []
         self._blocks = 0
         self.seed = 0
+        self.seconds = 0.0
+        """That the launches took which were run last."""
 
     def getDeviceCount(self) -> int:  # noqa: N802
         """So many GPUs."""
@@ -78,13 +81,16 @@ class Runtime(fake_cupy.Runtime):
             address = ctypes.c_void_p(records.ctypes.data)
             kernel = library(hopper=False, ranked=True)
             self.seed += 1
+            began = time.perf_counter()
             assert kernel.run_machine(address, self._blocks, len(launched), self.seed) == 0
+            self.seconds = time.perf_counter() - began
 
 
 def install(monkeypatch: pytest.MonkeyPatch, *, blocks: int, gpus: int = 1, connected: bool = True) -> Runtime:
     """Put `gpus` emulated GPUs of so many blocks in the place of CuPy's."""
     runtime = Runtime(gpus, connected=connected)
     cupy = fake_cupy.make()
+    cupy.cuda.get_elapsed_time = lambda start, end: runtime.seconds * 1e3
     cupy.cuda.runtime, cupy.cuda.alloc, cupy.cuda.driver = runtime, Memory, SimpleNamespace(launchKernel=runtime.launch)
 
     def prepare(grid: tuple[int], _block: tuple[int], given: tuple[Any], shared_mem: int) -> None:
