@@ -133,11 +133,12 @@ class Trap(DlaError):
         instruction: int | None = None,
         location: str | None = None,
         rank: int | None = None,
+        hint: str | None = None,
     ) -> None:
         where = "" if rank is None else f" on rank {rank}"
         where += "" if instruction is None else f" at instruction {instruction}"
         where += "" if location is None else f" ({location})"
-        super().__init__(f"trap[{category}]{where}: {message}")
+        super().__init__(f"trap[{category}]{where}: {message}", hint=hint)
         self.category = category
         self.detail = message
         self.instruction = instruction
@@ -152,6 +153,7 @@ class Trap(DlaError):
             instruction=self.instruction if instruction is None else instruction,
             location=self.location if location is None else location,
             rank=self.rank if rank is None else rank,
+            hint=self.hint,
         )
 
 

@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from dla.emulator.device.machine import DeviceMachine
 
 _CATEGORIES = {code: name for name, code in TRAP_CODES.items()}
+_LONGER = "if what it waited for takes so long without hanging, allow more: --timeout SECONDS, or timeout=SECONDS"
 NOT_READY = 600
 """cudaErrorNotReady (CUDA Runtime API), which CuPy does not name."""
 
@@ -307,7 +308,7 @@ class DeviceSession:
                 f"rank {counter}",
             )
             text = f"waited {self._machine.timeout:g} s for {waited_for[what]}"
-            return TimeoutTrap(category, text, instruction=index, location=location)
+            return TimeoutTrap(category, text, instruction=index, location=location, hint=_LONGER)
         return Trap(category, self._explain(category, index, detail), instruction=index, location=location)
 
     def _explain(self, category: str, index: int | None, detail: list[int]) -> str:

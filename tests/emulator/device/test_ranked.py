@@ -17,7 +17,7 @@ from dla.emulator.device.machine import DeviceMachine
 from dla.emulator.device.ranked import RankedDeviceSession
 from dla.emulator.random_inputs import random_inputs
 from dla.isa.dtypes import BY_TEXT
-from dla.isa.errors import BackendError, InputError, Trap
+from dla.isa.errors import BackendError, InputError, TimeoutTrap, Trap
 from dla.isa.program import Program
 from dla.tests import planted_faults
 from dla.tests.emulator.device import emulated_gpus
@@ -236,6 +236,29 @@ def test_planted_faults(load, kind, world, rank):
     result = session.run({"x": x, "k": k})
     np.testing.assert_array_equal(result.state["n"], np.tile(x.sum(axis=0), (world, 1)))
     np.testing.assert_array_equal(result["y"], np.tile(world * x.sum(axis=0), (world, 1)))
+
+
+SLOW = """
+.world 2
+.state  n : i32[1]
+.output y : i32[1]
+main:
+    CMP.eq p0, RANK, 0
+    BR meet if=p0
+    LOOP s0, 1000000000
+        FILL n, s0
+    ENDLOOP
+meet:
+    ALLREDUCE.sum y, n
+    HALT
+"""
+
+
+def test_a_rank_that_works_longer_than_others_wait(load):
+    """The error names it, and says how to let others wait longer."""
+    session = load(assemble(SLOW), timeout=1e-5 if load.emulated else 0.2)  # the emulated clock hardly moves
+    with pytest.raises(TimeoutTrap, match=r"on rank 0.*waited .* s for rank 1\n  help: .*--timeout SECONDS"):
+        session.run({})
 
 
 def lose_mail(session: RankedDeviceSession, rank: int) -> Callable[[], None]:
