@@ -15,12 +15,13 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from dla.emulator.binding import bind_state, is_device_array, to_host
+from dla.emulator.binding import Bound, bind_state, is_device_array, to_host
 from dla.emulator.device import build
+from dla.emulator.device.launch import RankedLaunch
 from dla.emulator.device.layout import BLOCK_THREADS, MAILBOX, MOST_RANKS, PAIR, mail_bytes
 from dla.emulator.device.memory import DeviceMemory
 from dla.emulator.device.paths import Target
-from dla.emulator.device.session import NOT_READY, DeviceSession
+from dla.emulator.device.session import NOT_READY, DeviceSession, outdated
 from dla.emulator.ranks import bind_ranks, split
 from dla.emulator.result import JoinedState, Result
 from dla.emulator.trace import Trace
@@ -68,6 +69,7 @@ class RankedDeviceSession:
         self._groups = [self._group(gpu) for gpu in sorted(set(gpus))]
         self.blocks = _share(self._groups)
         """Blocks of each rank."""
+        self._bound: RankedLaunch | None = None
         self._mail: list[Any] = []
         self._sessions: list[DeviceSession] = []
         of_rank = {rank: group for group in self._groups for rank in group.ranks}
@@ -117,9 +119,8 @@ class RankedDeviceSession:
 
     def run(self, inputs: Mapping[str, Any], dims: Mapping[str, int] | None = None) -> Result:
         """Run to HALT. Raises InputError before the run, Trap during it; after a Trap, state is unchanged."""
-        bound = bind_ranks(
-            self.program, split(self.program, Segment.INPUT, _on_host(inputs), len(self._sessions)), dims
-        )
+        bound = self._bind(inputs, dims)
+        self._bound = None
         for rank, given in enumerate(bound):
             with self._on(self._gpus[rank]):
                 self._sessions[rank].begin(given)
@@ -129,9 +130,7 @@ class RankedDeviceSession:
             for group in self._groups:
                 with self._on(group.gpu):
                     self._start(group)
-            for rank, session in enumerate(self._sessions):
-                with self._on(self._gpus[rank]):
-                    session.memory.ask()
+            self._ask()
             self._wait()
         except BaseException:  # an interrupt from the keyboard, too: ranks that have started are not to wait for others
             self._stop()
@@ -142,6 +141,54 @@ class RankedDeviceSession:
             with self._on(self._gpus[rank]):
                 results.append(self._sessions[rank].end(given, self._elapsed()))
         return Result.of_ranks(results)
+
+    def _bind(self, inputs: Mapping[str, Any], dims: Mapping[str, int] | None) -> list[Bound]:
+        """The inputs of each rank. Raises InputError."""
+        divided = split(self.program, Segment.INPUT, _on_host(inputs), len(self._sessions))
+        return bind_ranks(self.program, divided, dims)
+
+    def launch(self, inputs: Mapping[str, Any], dims: Mapping[str, int] | None = None) -> RankedLaunch:
+        """Put inputs and dims on the GPUs, for runs without the host; see `RankedLaunch`. Raises InputError."""
+        for rank, given in enumerate(self._bind(inputs, dims)):
+            with self._on(self._gpus[rank]):
+                self._sessions[rank].send(given)
+        for group in self._groups:
+            group.stream.synchronize()
+        self._bound = RankedLaunch(self, self._sessions)
+        return self._bound
+
+    def enqueue(self, launch: RankedLaunch, stream: Any) -> None:
+        """What `RankedLaunch.enqueue` does."""
+        if launch is not self._bound:
+            raise outdated()
+        cuda = self._cupy.cuda
+        if stream is None:
+            stream = cuda.get_current_stream()
+        elif not hasattr(stream, "ptr"):
+            stream = cuda.ExternalStream(stream.cuda_stream)
+        for rank, session in enumerate(self._sessions):
+            with self._on(self._gpus[rank]):
+                session.settle()
+        before = cuda.Event(disable_timing=True)
+        before.record(stream)
+        for group in self._groups:
+            group.stream.wait_event(before)
+        try:
+            for group in self._groups:
+                with self._on(group.gpu):
+                    self._start(group)
+        except BaseException:
+            self._stop(set_back=False)
+            raise
+        for group in self._groups:
+            stream.wait_event(group.events[1])
+
+    def check(self) -> None:
+        """What `RankedLaunch.check` does."""
+        self._ask()
+        for group in self._groups:
+            group.stream.synchronize()
+        self._stop_at_a_trap(set_back=False)
 
     def trace(self, inputs: Mapping[str, Any], dims: Mapping[str, int] | None = None) -> tuple[Result | Trap, Trace]:
         """Raises InputError: when each instruction ran is noted for one rank alone."""
@@ -159,6 +206,12 @@ class RankedDeviceSession:
         )  # fmt: skip
         group.events[1].record(group.stream)
 
+    def _ask(self) -> None:
+        """Order the reports of all ranks, and their outputs where they are small."""
+        for rank, session in enumerate(self._sessions):
+            with self._on(self._gpus[rank]):
+                session.memory.ask()
+
     def _wait(self) -> None:
         """Wait for all GPUs, so that an interrupt from the keyboard comes through."""
         query = self._cupy.cuda.runtime.streamQuery
@@ -171,28 +224,31 @@ class RankedDeviceSession:
         for group in self._groups:
             group.stream.synchronize()
 
-    def _stop(self) -> None:
+    def _stop(self, *, set_back: bool = True) -> None:
         """End a run that is under way."""
         for rank, session in enumerate(self._sessions):
             with self._on(self._gpus[rank]):
                 session.stop()
-        self._recover()
+        self._recover(set_back=set_back)
 
-    def _stop_at_a_trap(self) -> None:
+    def _stop_at_a_trap(self, *, set_back: bool = True) -> None:
         """Raises the Trap of a rank that has one: the first that did not wait in vain, for that is what others did."""
         traps = [(rank, trap) for rank, session in enumerate(self._sessions) if (trap := session.trap()) is not None]
         if traps:
             rank, trap = min(traps, key=lambda found: isinstance(found[1], TimeoutTrap))
-            self._recover()
+            self._recover(set_back=set_back)
             raise trap.at(rank=rank)
 
-    def _recover(self) -> None:
-        """After a trap or an interrupt: the next run starts as if this one had never been."""
+    def _recover(self, *, set_back: bool) -> None:
+        """After a trap or an interrupt: the next run starts afresh, with `set_back` from the state before this one."""
         for group in self._groups:
             group.stream.synchronize()
         for rank, session in enumerate(self._sessions):
             with self._on(self._gpus[rank]):
-                session.recover()
+                if set_back:
+                    session.recover()
+                else:
+                    session.clear()
         self._clear_mail()
 
     def _clear_mail(self) -> None:

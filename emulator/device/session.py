@@ -130,7 +130,7 @@ class DeviceSession:
 
     def begin(self, bound: Bound) -> None:
         """Order everything that a launch needs."""
-        self._send(bound)
+        self.send(bound)
         self._state.begin()
         if self._plan.probes:
             self.memory.clear(self._probes.ptr, len(self._plan.probes) * PROBE.dtype.itemsize)
@@ -180,7 +180,7 @@ class DeviceSession:
     def launch(self, inputs: Mapping[str, Any], dims: Mapping[str, int] | None = None) -> Launch:
         """Put inputs and dims on the device, for runs without the host; see `Launch`. Raises InputError."""
         self._quiet()
-        self._send(bind(self.program, inputs, dims))
+        self.send(bind(self.program, inputs, dims))
         self._stream.synchronize()
         self._bound = Launch(self)
         return self._bound
@@ -188,13 +188,15 @@ class DeviceSession:
     def enqueue(self, launch: Launch, stream: Any) -> None:
         """What `Launch.enqueue` does."""
         if launch is not self._bound:
-            raise InputError(
-                "the session has run with other inputs since", hint="make a new launch: session.launch(...)"
-            )
-        if self._state.written:
-            self._state.settle()
+            raise outdated()
+        self.settle()
         stream = self._cupy.cuda.get_current_stream() if stream is None else stream
         self._start(stream.ptr if hasattr(stream, "ptr") else stream.cuda_stream)
+
+    def settle(self) -> None:
+        """Before a run that does not set the state aside: let snapshots of it keep what they show."""
+        if self._state.written:
+            self._state.settle()
 
     def check(self) -> None:
         """What `Launch.check` does."""
@@ -202,7 +204,7 @@ class DeviceSession:
         report = self.memory.fetch(self.memory.report, REPORT.dtype, 1)[0]
         if report["claimed"]:
             trap = self._trap(report)
-            self._clear()
+            self.clear()
             raise trap
 
     def stop(self) -> None:
@@ -244,7 +246,7 @@ class DeviceSession:
         if self._bound is not None:
             self._cupy.cuda.runtime.deviceSynchronize()
 
-    def _send(self, bound: Bound) -> None:
+    def send(self, bound: Bound) -> None:
         """Order inputs and dims to the device."""
         registers = np.zeros(32, np.int64)
         for symbol in self.program.dims:
@@ -281,10 +283,10 @@ class DeviceSession:
 
     def recover(self) -> None:
         """After a trap or an interrupt: the next run starts as if this one had never been."""
-        self._clear()
+        self.clear()
         self._state.set_back()
 
-    def _clear(self) -> None:
+    def clear(self) -> None:
         """Make the next launch start from zeroed counters, and without a trap."""
         self.memory.clear(self._abort.ptr, 4)
         self.memory.clear(self.memory.report, REPORT.dtype.itemsize)
@@ -340,6 +342,11 @@ class DeviceSession:
                 int(r["infinities"]), index, messages.get(index),
             )  # fmt: skip
         return reports
+
+
+def outdated() -> InputError:
+    """What to raise where a launch is enqueued after others have taken its place."""
+    return InputError("the session has run with other inputs since", hint="make a new launch: session.launch(...)")
 
 
 def _shape(tensor: Tensor, registers: Array) -> tuple[int, ...]:

@@ -97,6 +97,14 @@ def install(monkeypatch: pytest.MonkeyPatch, *, blocks: int, gpus: int = 1, conn
         address = ctypes.c_void_p(given[0].ctypes.data)
         assert library(hopper=False, ranked=True).run_prepare(address, grid[0], 1) == 0
 
+    class Stream(fake_cupy.Stream):
+        """A stream that others wait for."""
+
+        def wait_event(self, _event: Any) -> None:
+            runtime.finish()
+
+    cupy.cuda.Stream, cupy.cuda.get_current_stream, cupy.cuda.ExternalStream = Stream, Stream, lambda ptr: Stream()
+
     def kernel(*, ranked: bool, **_: Any) -> build.Kernel:
         assert ranked, "one rank has tests of its own"
         function = SimpleNamespace(kernel=SimpleNamespace(ptr=None))

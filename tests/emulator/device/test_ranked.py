@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -11,6 +12,7 @@ import pytest
 
 from dla.assembler import assemble
 from dla.emulator.api import Machine
+from dla.emulator.binding import to_host
 from dla.emulator.device import build
 from dla.emulator.device.layout import MAILBOX, MOST_RANKS, mail_bytes
 from dla.emulator.device.machine import DeviceMachine
@@ -385,3 +387,41 @@ def test_state_is_copied_where_somebody_looks(monkeypatch):
     for runs, result in enumerate(results, 1):
         np.testing.assert_array_equal(result.state["n"], np.full((2, 4), runs))
         assert set(result.state) == {"n", "big"}
+
+
+@pytest.mark.parametrize("gpus", [0, 2], ids=["one-gpu", "gpus"])
+def test_a_launch_runs_without_the_host_and_state_goes_on(load, gpus):
+    """Inputs go up once, or are written on the GPU; one run follows the other; a later run outdates the launch."""
+    session = load(assemble(ADD), 2, gpus=gpus)
+    x = np.arange(8, dtype=np.int32).reshape(2, 4)
+    held = session.run({"x": x})
+    launch = session.launch({"x": x})
+    stream = build.import_cupy().cuda.Stream(non_blocking=True)
+    for _ in range(3):
+        launch.enqueue(stream)
+    launch.check()
+    np.testing.assert_array_equal(to_host(launch.outputs[1]["y"]), 4 * x.sum(axis=0))
+    launch.inputs[0]["x"][...] = 10
+    launch.enqueue()
+    launch.enqueue(SimpleNamespace(cuda_stream=stream.ptr))
+    launch.check()
+    np.testing.assert_array_equal(session.state["n"], [4 * x[0] + 20, 6 * x[1]])
+    np.testing.assert_array_equal(held.state["n"], x)
+    np.testing.assert_array_equal(session.run({"x": x})["y"], np.tile(5 * x[0] + 20 + 7 * x[1], (2, 1)))
+    with pytest.raises(InputError, match="other inputs"):
+        launch.enqueue()
+
+
+def test_a_trap_in_an_enqueued_run_is_raised_by_check(load):
+    """It names the rank; what is behind it ends at once; state is as it was left then, and the next run is right."""
+    session = load(assemble(TRAPS))
+    launch = session.launch({"k": np.array([[0], [0], [1]], np.int32)})
+    launch.enqueue()
+    launch.enqueue()
+    with pytest.raises(Trap, match="assertion failed, code 5") as caught:
+        launch.check()
+    assert caught.value.rank == 2
+    launch.check()
+    assert session.state["n"].any()
+    result = session.run({"k": np.zeros((3, 1), np.int32)})
+    np.testing.assert_array_equal(result["y"], np.full((3, 4), 21))
