@@ -21,7 +21,7 @@ PATH_DETAIL = 16
 CLAIMS_AT = 13
 PARTY_AT = 14
 MOST_RANKS = 8
-PARCEL_BYTES, PARCEL_PLACES, CARD_PLACE_BYTES = 16384, 2, 8192
+CARD_PLACES, CARD_PLACE_BYTES, DIRECT_BYTES = 2, 16384, 8192
 IMAGES_AHEAD = 3
 PATH_GENERIC, PATH_GEMM, PATH_STREAM, PATH_CONV, PATH_FLASH, PATH_PIXELS = range(6)
 PATHS = ("generic", "gemm", "stream", "conv", "flash", "pixels")  # their names
@@ -68,9 +68,9 @@ CONSTANTS: dict[str, tuple[int, str]] = {
     "CLAIMS_AT": (CLAIMS_AT, "the number of a handler's detail that the plan gives: where its shares are claimed"),
     "PARTY_AT": (PARTY_AT, "likewise, of collectives: the ranks of its group; and what they are to each other"),
     "MOST_RANKS": (MOST_RANKS, "that run a program together"),
-    "PARCEL_BYTES": (PARCEL_BYTES, "that a block sends to another rank at a time,"),
-    "PARCEL_PLACES": (PARCEL_PLACES, "and how often it may do so before the other has taken the first"),
-    "CARD_PLACE_BYTES": (CARD_PLACE_BYTES, "a small one, each of whose words has a number beside it"),
+    "CARD_PLACES": (CARD_PLACES, "cards that a block sends to another rank before that has taken the first"),
+    "CARD_PLACE_BYTES": (CARD_PLACE_BYTES, "that a card takes, each of whose words has a number beside it"),
+    "DIRECT_BYTES": (DIRECT_BYTES, "for each block: where more is sent, ranks reach into each other's memory"),
     "IMAGES_AHEAD": (IMAGES_AHEAD, "instructions asked for by the controller, the present one included"),
     "CONTROLLER_ONLY": (CONTROLLER_ONLY, "flag of instructions that the controller executes itself"),
     "TENSOR_MAP_BYTES": (TENSOR_MAP_BYTES, "CUtensorMap"),
@@ -340,10 +340,10 @@ MAILBOX = Struct(
 CHANNEL = Struct(
     "Channel",
     (
-        ("arrived", "<u4", 1, "u32", "parcels that the other rank has put here so far: it says so"),
-        ("taken_there", "<u4", 1, "u32", "parcels to the other rank that it has taken: it says so"),
-        ("sent", "<u4", 1, "u32", "parcels to the other rank"),
-        ("taken", "<u4", 1, "u32", "parcels from the other rank"),
+        ("taken_there", "<u4", 1, "u32", "cards to the other rank that it has taken: it says so"),
+        ("sent", "<u4", 1, "u32", "cards to the other rank"),
+        ("taken", "<u4", 1, "u32", "cards from the other rank"),
+        ("reserved", "<u4", 1, "u32", ""),
     ),
 )
 LAUNCH = Struct(
@@ -419,7 +419,7 @@ STRUCTS = (
 
 def mail_bytes(blocks: int, world: int) -> int:
     """The memory that a rank of `world` has for mail: for each of its blocks, from each rank (kernel/mail.cuh)."""
-    return blocks * world * (CHANNEL.dtype.itemsize + PARCEL_PLACES * (PARCEL_BYTES + CARD_PLACE_BYTES))
+    return blocks * world * (CHANNEL.dtype.itemsize + CARD_PLACES * CARD_PLACE_BYTES)
 
 
 def cuda() -> str:

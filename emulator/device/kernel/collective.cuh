@@ -1,5 +1,5 @@
 // What collectives have in common: each rank of a group brings x, and gets a result made of what all of them bring. Where x or
-// out has parts, its first axis is that of the group's ranks. The build for several ranks sends (mail.cuh); in the others this
+// out has parts, its first axis is that of the group's ranks. The build for several ranks sends (cards.cuh, direct.cuh); in the others this
 // machine is the only rank of its world, and each gets what it brings, bit for bit: a fold of one tensor is that tensor, and the
 // one pair that PERMUTE can have is [0, 0].
 #pragma once
@@ -9,7 +9,8 @@
 constexpr u32 X_IN_PARTS = 1, OUT_IN_PARTS = 2, FOLDS = 4;  // what a collective is like
 
 #ifdef DLA_RANKS
-#include "mail.cuh"
+#include "cards.cuh"
+#include "direct.cuh"
 #endif
 
 // How many parts there are to be, one for each rank of the group; where a dim that a register holds differs, it traps.
@@ -45,7 +46,7 @@ template <u32 KIND> struct Collective {
         const Work& w = args.work;
         if (wrong_parts<KIND>(w) >= 0) return 1;
 #ifdef DLA_RANKS
-        return min(gridDim.x, Parcels(part_of(w, KIND), in_shared(w.operands[1]).item_bytes).count);
+        return Cards(part_of(w, KIND), in_shared(w.operands[1]).item_bytes).first;
 #else
         return elementwise_tiles(in_shared(w.operands[0]).elements());
 #endif
@@ -60,7 +61,8 @@ template <u32 KIND> struct Collective {
             return;
         }
 #ifdef DLA_RANKS
-        take_part(w, tile, block, KIND, sub);
+        if (is_direct(w, KIND)) exchange_directly(w, tile, block, KIND, sub);
+        else exchange_cards(w, tile, block, KIND, sub);
 #else
         get_back(w, tile, block);
 #endif

@@ -108,6 +108,7 @@ DEV u32 compare_and_swap(u32* p, u32 expected, u32 desired) {
     return old;
 }
 DEV void fence_gpu() { asm volatile("fence.acq_rel.gpu;" ::: "memory"); }
+DEV void fence_everywhere() { asm volatile("fence.acq_rel.sys;" ::: "memory"); }
 
 // ---- barriers ----
 DEV void named_barrier(u32 id, u32 threads) { asm volatile("bar.sync %0, %1;" ::"r"(id), "r"(threads) : "memory"); }

@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
-from dla.emulator.device.layout import MOST_RANKS, PARTY_AT, PATH_GENERIC
+from dla.emulator.device.layout import DIRECT_BYTES, MOST_RANKS, PARTY_AT, PATH_GENERIC
 from dla.emulator.device.paths.types import Context, Schedule
+from dla.isa.descriptor import Descriptor, contiguous_strides
 from dla.isa.program import Instruction
 from dla.isa.ranks import list_with, lists_of
 
-SENDS_AT, GETS_AT = 8, 16
-"""Bits of the second number: the members that get this rank's parcels, and those that it gets parcels from."""
+MAY_REACH, SENDS_AT, GETS_AT = 1 << 4, 8, 16
+"""Of the second number: whether members may read and write each other's memory; bits of the members that get something
+from this rank, and of those that it gets something from."""
+_DIVIDED = ("ALLTOALL", "REDUCESCATTER")
+"""Their x has a part for each rank."""
+_CHUNK = 16
+"""Bytes that they read and write at a time."""
+_SWAPPED = ("ALLTOALL", "PERMUTE")
+"""What a rank brings to one, and gets from it, lies in the same place if out is x: so nobody else may write there."""
 
 
 def party(instruction: Instruction, context: Context) -> Schedule | None:
@@ -29,4 +37,21 @@ def party(instruction: Instruction, context: Context) -> Schedule | None:
     ranks = sum(rank << 4 * place for place, rank in enumerate(members))
     whom = len(members) | sum(1 << SENDS_AT + m for m in sends) | sum(1 << GETS_AT + m for m in gets)
     assert len(members) <= MOST_RANKS, "the machine refuses more"
-    return Schedule(PATH_GENERIC, (0,) * PARTY_AT + (ranks, whom), f"among {len(members)} ranks")
+    x, out = _operand(instruction, "x"), _operand(instruction, "out")
+    may_reach = _in_chunks(x) and _in_chunks(out) and not (x == out and instruction.row.mnemonic in _SWAPPED)
+    share = x.elements * x.dtype.itemsize // (len(members) if instruction.row.mnemonic in _DIVIDED else 1)
+    how = "in each other's memory" if may_reach and share > DIRECT_BYTES * context.target.blocks else "by cards"
+    numbers = (ranks, whom | MAY_REACH * may_reach)
+    return Schedule(PATH_GENERIC, (0,) * PARTY_AT + numbers, f"among {len(members)} ranks, {how}")
+
+
+def _operand(instruction: Instruction, name: str) -> Descriptor:
+    operand = instruction.operand(name)
+    assert operand is not None
+    return operand
+
+
+def _in_chunks(view: Descriptor) -> bool:
+    """Whether it is without gaps and begins with a chunk, wherever a register moves it to."""
+    whole = view.strides == contiguous_strides(view.dims)
+    return whole and view.offset % _CHUNK == 0 and view.offset_scale % _CHUNK == 0

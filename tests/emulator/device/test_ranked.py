@@ -88,18 +88,41 @@ def test_every_rank_gets_what_golden_ranks_get(load, world, gpus):
                     assert_same(here, (wanted.ranks[rank].outputs | dict(wanted.ranks[rank].state))[name])
 
 
-@pytest.mark.parametrize("operation", ["ALLREDUCE.sum", "ALLREDUCE.max", "ALLGATHER", "REDUCESCATTER.mean", "ALLTOALL",
-                                       "BROADCAST", "PERMUTE"])  # fmt: skip
-@pytest.mark.parametrize("dtype", ["f32", "bf16"])
-def test_more_than_a_parcel_for_each_block(load, operation, dtype):
-    """The next parcel is sent before the last one has come; the last one ends anywhere."""
-    elements = (50_001 if load.emulated else 4_000_001) // (1 if dtype == "f32" else 2) * 2
-    program = assemble(text(operation, [[0, 1]], [[0, 1]], 0, dtype, (elements // 2,), in_place=False))
-    parts = (2,) if operation.partition(".")[0] in ("REDUCESCATTER", "ALLTOALL") else ()
-    x = np.stack([values(np.random.default_rng(r), (*parts, elements // 2), BY_TEXT[dtype]) for r in range(2)])
-    got, wanted = load(program).run({"x": x}), golden(program).run({"x": x})
-    for rank in range(2):
-        assert_same(got.ranks[rank]["y"], wanted.ranks[rank]["y"])
+LARGE = [
+    (operation, in_place)
+    for operation, *places in (
+        ("ALLREDUCE.sum", False, True), ("ALLREDUCE.max", True), ("ALLGATHER", False), ("REDUCESCATTER.mean", False),
+        ("ALLTOALL", False, True), ("BROADCAST", False, True), ("PERMUTE", False, True),
+    )
+    for in_place in places
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("operation", "in_place"), LARGE)
+@pytest.mark.parametrize("whole", [True, False], ids=["chunks", "odd"])
+@pytest.mark.parametrize(("dtype", "world"), [("f32", 2), ("bf16", 3)])
+def test_more_than_a_card_for_each_block(load, operation, whole, in_place, dtype, world):
+    """Ranks reach into each other's memory; what is not made of whole chunks goes card by card. Run after run."""
+    elements = 16 * (1250 if load.emulated else 125_000) * (2 if dtype == "bf16" else 1) + (0 if whole else 5)
+    everyone = list(range(world))
+    pairs = [[0, 1], [1, 0]]  # where there is a third rank, it gets zeros
+    program = assemble(text(operation, [everyone], pairs, 0, dtype, (elements,), in_place=in_place))
+    parts = (world,) if operation.partition(".")[0] in ("REDUCESCATTER", "ALLTOALL") else ()
+    session, reference = load(program), golden(program)
+    for number in range(2):
+        rng = np.random.default_rng(number)
+        x = np.stack([values(rng, (*parts, elements), BY_TEXT[dtype]) for _ in range(world)])
+        for one in (session, reference):
+            if in_place:
+                one.set_state({"x": x})
+        given = {} if in_place else {"x": x}
+        got, wanted = session.run(given), reference.run(given)
+        for rank in range(world):
+            here, there = got.ranks[rank], wanted.ranks[rank]
+            if in_place:
+                assert_same(here.state["x"], there.state["x"])
+            else:
+                assert_same(here["y"], there["y"])
 
 
 VIEWS = """

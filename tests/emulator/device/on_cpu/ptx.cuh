@@ -53,6 +53,7 @@ inline u32 fetch_count_relaxed(u32* p, u32 last) { const u32 o = *p; *p = o >= l
 inline u32 fetch_add_shared(u32* p, u32 v) { shared_address(p); const u32 o = *p; *p += v; return o; }
 inline u32 compare_and_swap(u32* p, u32 e, u32 d) { const u32 o = *p; if (o == e) *p = d; ++progress_; return o; }
 inline void fence_gpu() {}
+inline void fence_everywhere() {}
 inline void fence_proxy_global() {}
 inline void fence_proxy_shared() {}
 inline void prefetch_map(const void*) {}

@@ -1,0 +1,147 @@
+// Large collectives: the ranks reach into each other's memory. Once a block has all that it depends on, it lets the blocks of its
+// number on the other ranks know where its x and its result lie; when it has heard from them, it reads what it needs of theirs and
+// writes what they need of its own, 16 bytes at a time; and when it has told them so, and has heard the same from them, it is done:
+// nobody reads its x any longer, and its result is there.
+//
+// What is not set on every way has a value nonetheless: else the compiler holds its register from the launch's start on, and the
+// hot paths spill.
+//
+// Of an ALLREDUCE, each member folds a part and writes it to all: so every byte goes over a rank's link twice at most, however many
+// they are, and all get the same bits. As a part is read and written by one member alone, thread by thread, out may be x.
+#pragma once
+#include "mail.cuh"
+#include "rank_fold.cuh"
+
+// Bytes 0 .. `bytes` of a tensor are inside of it. Only the checked build asks.
+DEV bool holds_all(const Tensor& t) {
+    return t.elements() == 0 || (in_bounds(t, t.data) && in_bounds(t, t.data + (t.elements() - 1) * t.item_bytes));
+}
+
+struct DirectPost : Post {
+    static constexpr u32 CHUNKS = 4;  // of 16 bytes, that are on their way to a thread at the same time
+    static constexpr u32 TURN = CHUNKS * WORKER_THREADS;
+
+    u64 its_x, its_out;    // of member `lane`
+    const u32 mine;        // which member this rank is
+    const u64 part_bytes;  // of what each rank brings to another
+
+    // Who folds needs all of x and out. Else members write to each other, and those that are written to say where.
+    DEV DirectPost(const Work& work, const Block& b, u32 what)
+        : Post(work, b, what, Party(work).sources(), Party(work).targets()),
+          mine(__ffs(__ballot_sync(0xffffffffu, lane < party.count() && other == me)) - 1),
+          part_bytes(static_cast<u64>(part_of(work, what)) * x().item_bytes) {}
+
+    // Tells the others where x and out lie, and hears the same from them. False if the run is over, or for this warp so.
+    DEV bool meet() {
+        its_x = reinterpret_cast<u64>(in_global(x().data));
+        its_out = reinterpret_cast<u64>(in_global(out().data));
+        if (sends && is_first_warp()) {
+            fence_everywhere();  // what this block has waited for, others may rely on
+            const uint4 both = make_uint4(static_cast<u32>(its_x), static_cast<u32>(its_x >> 32), static_cast<u32>(its_out), static_cast<u32>(its_out >> 32));
+            write_card(card_there(other, sent), sent + 1, both);
+        }
+        if (sends) sent += 1;
+        if (gets) {
+            const uint4 both = read_card(card_here(other, taken), taken + 1, other);
+            its_x = static_cast<u64>(both.y) << 32 | both.x;
+            its_out = static_cast<u64>(both.w) << 32 | both.z;
+            fence_everywhere();
+        }
+        return __all_sync(0xffffffffu, its_x != 0 && holds_all(x()) && holds_all(out()));
+    }
+    // All of the block have read and written. Tells the others, and waits until they have.
+    DEV void part_company() {
+        block.sync();
+        if (gets) taken += 1;
+        if (is_first_warp()) {
+            if (gets) store_release_everywhere(taken_there(), taken);
+            if (sends) wait_for_count(&channel().taken_there, sent, other);
+        }
+        block.sync();
+    }
+
+    DEV const uint4* x_of(u32 member, u64 offset) const { return reinterpret_cast<const uint4*>(__shfl_sync(0xffffffffu, its_x, member) + offset); }
+    DEV uint4* out_of(u32 member, u64 offset) const { return reinterpret_cast<uint4*>(__shfl_sync(0xffffffffu, its_out, member) + offset); }
+
+    // This block's share of chunks [begin, end): calls act(first, end) for a turn of all threads.
+    template <class Act> DEV void walk(u32 begin, u32 end, u32 tile, Act act) const {
+        const u32 all = end - begin, share = ((all + gridDim.x - 1) / gridDim.x + WARP - 1) / WARP * WARP;
+        const u32 first = begin + min(all, tile * share), last = min(end, first + share);
+#pragma unroll 1
+        for (u32 turn = first; turn < last; turn += TURN) act(turn + block.thread(), last);
+    }
+    DEV void fold(u32 tile, u32 sub) const {
+        const u32 members = party.count(), chunks = static_cast<u32>(part_bytes / VECTOR_BYTES);
+        const bool to_all = !(kind & X_IN_PARTS);
+        const u32 piece = to_all ? (chunks + members - 1) / members : chunks, begin = to_all ? min(chunks, mine * piece) : 0;
+        const u64 from = to_all ? 0 : mine * part_bytes;
+        const Fold all{out().dtype, sub};
+        walk(begin, min(chunks, begin + piece), tile, [&](u32 first, u32 end) {
+            f32 sums[CHUNKS][VECTOR] = {};
+#pragma unroll 1
+            for (u32 m = 0; m < members; ++m) {
+                const uint4* const theirs = x_of(m, from);
+                uint4 brought[CHUNKS] = {};
+#pragma unroll
+                for (u32 k = 0; k < CHUNKS; ++k)
+                    if (first + k * WORKER_THREADS < end) brought[k] = __ldcg(theirs + first + k * WORKER_THREADS);
+#pragma unroll
+                for (u32 k = 0; k < CHUNKS; ++k) {
+                    if (m == 0) all.begin(sums[k], brought[k]);
+                    else all.add(sums[k], brought[k]);
+                }
+            }
+            uint4 result[CHUNKS];
+#pragma unroll
+            for (u32 k = 0; k < CHUNKS; ++k) result[k] = all.end(sums[k], members);
+#pragma unroll 1
+            for (u32 m = 0; m < members; ++m) {
+                if (!to_all && m != mine) continue;
+                uint4* const theirs = out_of(m, 0);
+#pragma unroll
+                for (u32 k = 0; k < CHUNKS; ++k)
+                    if (first + k * WORKER_THREADS < end) theirs[first + k * WORKER_THREADS] = result[k];
+            }
+        });
+    }
+    // Each begins with the member behind itself, so that not all write to one. From nobody come zeros.
+    DEV void put(u32 tile) const {
+        const u32 members = party.count(), chunks = static_cast<u32>(part_bytes / VECTOR_BYTES);
+#pragma unroll 1
+        for (u32 i = 1; i <= members; ++i) {
+            const u32 m = (mine + i) % members;
+            if (party.targets() >> m & 1) copy(x_of(mine, kind & X_IN_PARTS ? m * part_bytes : 0), out_of(m, kind & OUT_IN_PARTS ? mine * part_bytes : 0), chunks, tile);
+        }
+        if (party.sources() == 0) copy(nullptr, out_of(mine, 0), chunks, tile);
+    }
+    DEV void copy(const uint4* from, uint4* to, u32 chunks, u32 tile) const {
+        if (from == to) return;
+        walk(0, chunks, tile, [&](u32 first, u32 end) {
+            uint4 v[CHUNKS] = {};
+#pragma unroll
+            for (u32 k = 0; k < CHUNKS; ++k)
+                if (from && first + k * WORKER_THREADS < end) v[k] = __ldcg(from + first + k * WORKER_THREADS);
+#pragma unroll
+            for (u32 k = 0; k < CHUNKS; ++k)
+                if (first + k * WORKER_THREADS < end) to[first + k * WORKER_THREADS] = v[k];
+        });
+    }
+};
+
+// Whether it is worth that: where the plan allows it, all ranks see the same.
+DEV bool is_direct(const Work& w, u32 kind) {
+    const Tensor& out = in_shared(w.operands[0]);
+    const Tensor& x = in_shared(w.operands[1]);
+    const i64 bytes = part_of(w, kind) * x.item_bytes;
+    return Party(w).may_reach() && x.contiguous && out.contiguous && bytes % VECTOR_BYTES == 0 && bytes > static_cast<i64>(gridDim.x) * DIRECT_BYTES;
+}
+DEV_CALL void exchange_directly(const Work& w, u32 tile, const Block& block, u32 kind, u32 sub) {
+    DirectPost post(w, block, kind);
+    if (!post.begin()) return;
+    if (post.meet()) {
+        if (kind & FOLDS) post.fold(tile, sub);
+        else post.put(tile);
+    }
+    post.part_company();
+    post.end();
+}
