@@ -133,7 +133,7 @@ class World:
 
     @property
     def option(self) -> int | str:
-        """What machines call it; only the golden one takes part in MPI."""
+        """What machines call it."""
         return self.size if self.mine is None else "mpi"
 
     @property
@@ -152,8 +152,8 @@ def world_for(program: Program, machine: MachineOptions) -> World:
 
     Raises InputError where these contradict each other. In one of several processes, errors from now on end all.
     """
-    from dla.emulator.golden import mpi
-    from dla.emulator.golden.distributed import world_matches
+    from dla.emulator import mpi
+    from dla.emulator.distributed import world_matches
     from dla.emulator.ranks import world_of
 
     ranks = machine.ranks or len(machine.gpus) or None
@@ -214,15 +214,17 @@ def machine_for(backend: str, **options: Any) -> dla.Machine:
     """The machine that `--backend` and the options ask for; says on stderr which one it is."""
     given = {name: value for name, value in options.items() if value not in (None, False)}
     golden_only = [f"--{name}" for name in ("trace", "shuffle") if name in given]
-    golden_only += ["running on ranks that MPI started"] * (given.get("ranks") == "mpi")
-    if "gpus" in given:
+    gpu_only = [f"--{name}" for name in ("gpus", "transport") if name in given]
+    if gpu_only:
         if backend == "golden":
-            raise InputError("--gpus needs the GPU machine", hint="leave one of --gpus and --backend out")
+            raise InputError(f"{gpu_only[0]} needs the GPU machine",
+                             hint=f"leave one of {gpu_only[0]} and --backend out")  # fmt: skip
         backend = "gpu"
     if golden_only and backend == "gpu":
-        hint = "leave --gpus out" if "gpus" in given else "add --backend golden"
+        hint = f"leave {gpu_only[0]} out" if gpu_only else "add --backend golden"
         raise InputError(f"{golden_only[0]} needs the golden machine", hint=hint)
-    machine = dla.Machine("golden" if golden_only else backend)
+    together = {"ranks": "mpi"} if given.get("ranks") == "mpi" else {}  # these decide together
+    machine = dla.Machine("golden" if golden_only else backend, **together)
     if machine.name == "golden":
         if "tune" in given:
             raise InputError("--tune measures on a GPU", hint="--backend gpu says why there is none")

@@ -6,10 +6,11 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Literal
 
-from dla.emulator.golden import mpi
-from dla.emulator.golden.distributed import DistributedSession, world_matches
+from dla.emulator import mpi
+from dla.emulator.distributed import DistributedSession, world_matches
 from dla.emulator.golden.execution import Executed, Perturb
 from dla.emulator.golden.lockstep import RankedSession
+from dla.emulator.golden.process import GoldenRank
 from dla.emulator.golden.session import GoldenSession
 from dla.emulator.ranks import distinct_names, world_of
 from dla.isa.errors import InputError
@@ -50,7 +51,8 @@ class GoldenMachine:
         if self.ranks == "mpi":
             peers = mpi.peers()
             world_matches(program, None, peers)
-            return DistributedSession(GoldenSession(self, program, peers.rank, peers.world), peers)
+            session = GoldenSession(self, program, peers.rank, peers.world)
+            return DistributedSession(GoldenRank(session, peers), peers)
         ranks = world_of(program, self.ranks)
         if ranks > MOST_RANKS:
             raise InputError(f"the golden machine runs at most {MOST_RANKS} ranks, and these are {ranks}")

@@ -12,10 +12,11 @@ import numpy as np
 import pytest
 
 from dla.assembler import assemble
+from dla.emulator import mpi
 from dla.emulator.api import Machine
-from dla.emulator.golden import mpi
-from dla.emulator.golden.distributed import MESSAGE_BYTES, DistributedSession, world_matches
+from dla.emulator.distributed import MESSAGE_BYTES, DistributedSession, RankSession, world_matches
 from dla.emulator.golden.machine import GoldenMachine
+from dla.emulator.golden.process import GoldenRank
 from dla.emulator.golden.session import GoldenSession
 from dla.isa.dtypes import Array
 from dla.isa.errors import BackendError, DlaError, InputError, TimeoutTrap, Trap
@@ -47,7 +48,7 @@ class ThreadPeers:
     """`Peers` whose processes are threads."""
 
     def __init__(self, rank: int, world: int, meetings: dict[tuple[int, ...], Meeting], lock: threading.Lock) -> None:
-        self.rank, self.world = rank, world
+        self.rank, self.world, self.neighbours = rank, world, tuple(range(world))
         self._meetings, self._lock = meetings, lock
 
     def tell(self, message: bytes) -> list[bytes]:
@@ -70,8 +71,14 @@ class ThreadPeers:
             return self._meetings.setdefault(tuple(ranks), Meeting(len(ranks)))
 
 
+def golden_rank(program: Program, peers: Any, **options: Any) -> RankSession:
+    """A rank on the golden machine."""
+    return GoldenRank(GoldenSession(GoldenMachine(**options), program, peers.rank, peers.world), peers)
+
+
 def together(
-    program: Program | Sequence[Program], world: int, act: Callable[[DistributedSession, int], Any], **options: Any
+    program: Program | Sequence[Program], world: int, act: Callable[[DistributedSession, int], Any],
+    load: Callable[..., RankSession] = golden_rank, **options: Any,
 ) -> list[Any]:  # fmt: skip
     """What `act(session, rank)` gives on each rank, or the error that it raises. `program`: that of all, or of each."""
     programs = [program] * world if isinstance(program, Program) else program
@@ -81,9 +88,9 @@ def together(
     lock = threading.Lock()
 
     def one(rank: int) -> Any:
-        session = GoldenSession(GoldenMachine(**options), programs[rank], rank, world)
+        peers = ThreadPeers(rank, world, meetings, lock)
         try:
-            return act(DistributedSession(session, ThreadPeers(rank, world, meetings, lock)), rank)
+            return act(DistributedSession(load(programs[rank], peers, **options), peers), rank)
         except DlaError as error:
             return error
 

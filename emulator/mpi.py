@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from functools import cache
+from functools import cache, cached_property
 from typing import Any
 
 import numpy as np
 
-from dla.emulator.golden.distributed import MESSAGE_BYTES, Peers
+from dla.emulator.distributed import MESSAGE_BYTES, Peers
 from dla.isa.dtypes import Array
 from dla.isa.errors import BackendError
 
@@ -40,14 +40,30 @@ def started() -> bool:
 @cache
 def peers() -> Peers:
     """The processes that were started together with this one. Raises BackendError where there is no MPI."""
+    mpi = _module()
+    if not mpi.Is_initialized():
+        mpi.Init_thread(mpi.THREAD_MULTIPLE)  # as mpi4py itself does
+    return MpiPeers(mpi)
+
+
+def library() -> str:
+    """Which MPI there is, and its version. Raises BackendError where there is none."""
+    return str(_module().Get_library_version()).strip().partition("\n")[0]
+
+
+def _module() -> Any:
+    """mpi4py's, without MPI being started. Raises BackendError where there is none."""
     try:
-        from mpi4py import MPI  # optional; starts MPI
+        import mpi4py  # optional
+
+        mpi4py.rc.initialize, mpi4py.rc.finalize = False, True
+        from mpi4py import MPI
     except (ImportError, RuntimeError) as error:
         reason = str(error).strip().partition("\n")[0] or "it cannot be imported"
         raise BackendError(
             f"ranks in processes need MPI: {reason}", hint="pip install 'dla[mpi]' mpich, or with another MPI"
         ) from None
-    return MpiPeers(MPI)
+    return MPI
 
 
 class MpiPeers:
@@ -64,6 +80,15 @@ class MpiPeers:
     @property
     def world(self) -> int:
         return int(self._all.Get_size())
+
+    @cached_property
+    def neighbours(self) -> tuple[int, ...]:
+        """The ranks that share memory with this one."""
+        here = self._all.Split_type(self._mpi.COMM_TYPE_SHARED, self.rank)
+        found = np.empty(here.Get_size(), np.int64)
+        here.Allgather(np.array([self.rank], np.int64), found)
+        here.Free()
+        return tuple(map(int, found))
 
     def tell(self, message: bytes) -> list[bytes]:
         told = self.gather(np.frombuffer(message.ljust(MESSAGE_BYTES), np.uint8), range(self.world))

@@ -9,23 +9,22 @@ from __future__ import annotations
 import hashlib
 import json
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
-from dla.emulator.binding import bind
-from dla.emulator.golden.execution import Brought, Execution
-from dla.emulator.golden.session import GoldenSession, enough_memory
+from dla.emulator.binding import Bound, bind
 from dla.emulator.ranks import split, unequal_dims, world_of
 from dla.emulator.result import Result
 from dla.isa.descriptor import Segment
 from dla.isa.dtypes import Array
 from dla.isa.encoding import encode
-from dla.isa.errors import TRAP_CATEGORIES, DlaError, InputError, TimeoutTrap, Trap
+from dla.isa.errors import TRAP_CATEGORIES, BackendError, DlaError, InputError, TimeoutTrap, Trap
 from dla.isa.program import Program
-from dla.isa.ranks import list_with, lists_of
 
 MESSAGE_BYTES = 1024
 _LONGEST_TEXT = 400  # characters of an error's text that others are told
+_BACKEND = "backend"
+"""The category, among those of traps, of what is no trap but a BackendError."""
 
 
 class Peers(Protocol):
@@ -41,6 +40,11 @@ class Peers(Protocol):
         """How many there are."""
         ...
 
+    @property
+    def neighbours(self) -> tuple[int, ...]:
+        """The ranks on this host, this one among them, in ascending order."""
+        ...
+
     def tell(self, message: bytes) -> list[bytes]:
         """Tell all ranks `message`, of at most MESSAGE_BYTES; what each of them tells, in order."""
         ...
@@ -54,6 +58,60 @@ class Peers(Protocol):
         ...
 
 
+class RankRun(Protocol):
+    """A run on one rank, which stops at each collective for the others."""
+
+    def advance(self) -> int | None:
+        """Go on to the next collective; its index, None at HALT. Raises Trap."""
+        ...
+
+    def exchange(self, index: int) -> None:
+        """Execute the collective at `index`, where all ranks are. Raises Trap."""
+        ...
+
+    def end(self, elapsed: float) -> Result:
+        """The result, after `elapsed` seconds: all ranks have come to HALT. The session's state is now the run's."""
+        ...
+
+    def abandon(self) -> None:
+        """Leave the session as if the run had never been: it has failed, here or on another rank."""
+        ...
+
+
+class RankSession(Protocol):
+    """A program on one rank of a machine that can stop at collectives."""
+
+    @property
+    def program(self) -> Program:
+        """The program that was loaded."""
+        ...
+
+    @property
+    def state(self) -> Mapping[str, Array]:
+        """Copies of this rank's state tensors."""
+        ...
+
+    def set_state(self, values: Mapping[str, Any]) -> None:
+        """Overwrite this rank's state tensors. Raises InputError."""
+        ...
+
+    def begin(self, bound: Bound) -> RankRun:
+        """A run that is ready for its first instruction. Raises InputError."""
+        ...
+
+    def connect(self, tell: Tell) -> None:
+        """Before each run, on all ranks: make ready what collectives need. Raises what `tell` does."""
+        ...
+
+
+class Tell(Protocol):
+    """What ranks tell each other while they connect."""
+
+    def __call__(self, fact: Mapping[str, Any], error: DlaError | None = None) -> list[dict[str, Any]]:
+        """Tell all ranks `fact`, or an error; what each of them tells. Raises the first error that one tells."""
+        ...
+
+
 class DistributedSession:
     """A program on one rank of several processes. All of them run it at the same time, each with its own tensors.
 
@@ -61,7 +119,7 @@ class DistributedSession:
     tensors alone. What goes wrong on one rank is an error on all: `run` raises it everywhere, and no state changes.
     """
 
-    def __init__(self, session: GoldenSession, peers: Peers) -> None:
+    def __init__(self, session: RankSession, peers: Peers) -> None:
         self.program = session.program
         self._session, self._peers = session, peers
 
@@ -75,13 +133,12 @@ class DistributedSession:
         self._session.set_state(split(self.program, Segment.STATE, values, self._peers.world)[self._peers.rank])
 
     def run(self, inputs: Mapping[str, Any], dims: Mapping[str, int] | None = None) -> Result:
-        """Run to HALT. Raises InputError before the run, Trap during it, on all ranks alike."""
+        """Run to HALT. Raises InputError and BackendError before the run, Trap during it, on all ranks alike."""
         error: DlaError | None = None
         try:
             mine = split(self.program, Segment.INPUT, inputs, self._peers.world)[self._peers.rank]
             bound = bind(self.program, mine, dims)
-            with enough_memory(self.program):
-                run = self._session.begin(bound)
+            run = self._session.begin(bound)
         except InputError as problem:
             error = problem
         dims_here = [] if error else [bound.dims[dim.name] for dim in self.program.dims]
@@ -93,26 +150,24 @@ class DistributedSession:
             for dim, size, first in zip(self.program.dims, other["dims"], told[0]["dims"], strict=True):
                 if size != first:
                     raise everywhere(unequal_dims(dim.name, first, rank, size))
+        self._session.connect(self._tell)
         began = time.perf_counter()
-        outputs = self._execute(run.execution, run.execution.steps(run.order))
-        return self._session.end(run, outputs, time.perf_counter() - began)
+        try:
+            self._execute(run)
+        except BaseException:
+            run.abandon()
+            raise
+        return run.end(time.perf_counter() - began)
 
-    def _execute(self, execution: Execution, steps: Iterator[int]) -> dict[str, Array]:
-        """Run to HALT, with the others. The outputs, once all ranks have theirs."""
+    def _execute(self, run: RankRun) -> None:
+        """Run to HALT, with the others: they have come there, too."""
         index: int | None = None
-        brought: Brought = {}
         while True:
             trap: Trap | None = None
-            outputs: dict[str, Array] = {}
             try:
                 if index is not None:
-                    ranks = self._members(index)
-                    execution.take(index, {name: self._peers.gather(x, ranks) for name, x in brought.items()}, ranks)
-                index = next(steps, None)
-                if index is None:
-                    outputs = execution.outputs()
-                else:
-                    brought = execution.bring(index)
+                    run.exchange(index)
+                index = run.advance()
             except Trap as problem:
                 trap = problem
             told = self._tell({"at": index}, trap)
@@ -122,15 +177,10 @@ class DistributedSession:
                     Trap("internal", f"ranks have come to different collectives, at instructions {places}")
                 )
             if index is None:
-                return outputs
+                return
 
-    def _members(self, index: int) -> tuple[int, ...]:
-        """The ranks that execute the collective at `index` with this one."""
-        group = self.program.instructions[index].attributes.get("group", 0)
-        return list_with(lists_of(self.program.groups, group, self._peers.world), self._peers.rank)
-
-    def _tell(self, fact: Mapping[str, Any], error: DlaError | None) -> list[dict[str, Any]]:
-        """Tell all ranks `fact`, or an error; what each of them tells. Raises the first error that one tells."""
+    def _tell(self, fact: Mapping[str, Any], error: DlaError | None = None) -> list[dict[str, Any]]:
+        """What `Tell` says."""
         told = [json.loads(message) for message in self._peers.tell(_message(fact, error))]
         for rank, other in enumerate(told):
             if "error" in other:
@@ -141,7 +191,8 @@ class DistributedSession:
     def _error(self, rank: int, told: Mapping[str, Any], hint: str | None) -> DlaError:
         """The error that `rank` has told of; `hint` is known there alone."""
         if told.get("category") not in TRAP_CATEGORIES:
-            return InputError(f"rank {rank}: {told['error']}", hint=hint)
+            kind_of_error = BackendError if told.get("category") == _BACKEND else InputError
+            return kind_of_error(f"rank {rank}: {told['error']}", hint=hint)
         kind = TimeoutTrap if told["category"] == "timeout" else Trap
         index = told["instruction"]
         location = None if index is None else self.program.location(index)
@@ -167,7 +218,7 @@ def _message(fact: Mapping[str, Any], error: DlaError | None) -> bytes:
     """What is told to others: a fact, or an error."""
     told: dict[str, Any] = dict(fact)
     if error is not None:
-        told = {"error": error.message[:_LONGEST_TEXT]}
+        told = {"error": error.message[:_LONGEST_TEXT], "category": _BACKEND * isinstance(error, BackendError)}
     if isinstance(error, Trap):
         told = {"error": error.detail[:_LONGEST_TEXT], "category": error.category, "instruction": error.instruction}
     message = json.dumps(told).encode("ascii")
