@@ -11,9 +11,10 @@ An ATTENTION of few queries gives likewise, and one that follows a product and t
 (paths/rotation.py): what it writes has nothing to do with either of them, so it waits for neither.
 
 The machine has two sets of the exchange, which launches use in turns, and one place for each giver that runs once in a
-launch at most. For what is in a loop that runs once, and whose body is straight-line code, there are TRIP_SETS of
-these places, which trips use in turns, and blocks leave them without results again meanwhile (`end_trip` in
-kernel/controller.cuh). Other loops, and what is called, take the ordinary way.
+launch at most; so nobody takes across a collective at which launches end (kernel/pause.cuh). For what is in a loop that
+runs once, and whose body is straight-line code, there are TRIP_SETS of these places, which trips use in turns, and
+blocks leave them without results again meanwhile (`end_trip` in kernel/controller.cuh). Other loops, and what is
+called, take the ordinary way.
 
 A counter tells of all executions so far. So a taker cannot wait for its giver in the trip before alone, and need not:
 it does not touch what that left in memory. But ATTENTION reads keys and values that earlier trips have left, so it
@@ -26,7 +27,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from dla.emulator.blocks import BARRIERS, block_starts, may_be_empty, register_accesses
-from dla.emulator.device.layout import COUNTERS, MAX_WAITS, NORM_OF_ONE, PATH_STREAM, TRIP_SETS
+from dla.emulator.device.layout import COUNTERS, MAX_WAITS, NORM_OF_ONE, PATH_HOST, PATH_STREAM, TRIP_SETS
 from dla.emulator.device.paths import Context, Schedule, flash, rotation
 from dla.emulator.device.paths.flash import FEW_TAKES_AT
 from dla.emulator.device.paths.rotation import Rotation
@@ -174,7 +175,7 @@ def find(
     plain = [each.path == PATH_STREAM and any(each.detail[PLAIN_AT:]) for each in schedules]
     if sum(plain) < 2 or len(schedules) > COUNTERS:  # else counters are shared
         return found
-    block, loops = _blocks(program)
+    block, loops = _blocks(program, {index for index, each in enumerate(schedules) if each.path == PATH_HOST})
     gives = [
         p or (flash.is_held(i, each) and is_row_major(_operand(i, "out")))
         for p, i, each in zip(plain, code, schedules, strict=True)
@@ -217,12 +218,13 @@ def _spare(found: Exchange, taker: int, groups: int, chosen: Schedule, blocks: i
         found.spared[taker] = groups
 
 
-def _blocks(program: Program) -> tuple[list[int | None], dict[int, int]]:
+def _blocks(program: Program, pauses: Collection[int]) -> tuple[list[int | None], dict[int, int]]:
     """For each instruction, where its stretch of straight-line code begins; None where it may run twice.
 
     But for loops without other loops, branches and calls, that run once: their LOOPs are given, by their ENDLOOPs.
+    Behind `pauses` goes on another launch, with other places.
     """
-    starts, code = block_starts(program), program.instructions
+    starts, code = block_starts(program) | {index + 1 for index in pauses}, program.instructions
     calls = [i.attributes.get("target", 0) for i in code if i.row.mnemonic == "CALL"]
     once = min(calls, default=len(code))
     found: list[int | None] = []
@@ -232,7 +234,8 @@ def _blocks(program: Program) -> tuple[list[int | None], dict[int, int]]:
         begin = index if index in starts else begin
         if instruction.row.mnemonic == "LOOP":
             end = instruction.attributes["end"]
-            if not depth and not any(i.row.mnemonic in BARRIERS for i in code[index + 1 : end]):
+            inside = range(index + 1, end)
+            if not depth and not any(code[i].row.mnemonic in BARRIERS or i in pauses for i in inside):
                 loops[end], straight = index, end + 1
             depth += 1
         found.append(begin if not depth or index < straight else None)

@@ -23,8 +23,8 @@ PARTY_AT = 14
 MOST_RANKS = 8
 CARD_PLACES, CARD_PLACE_BYTES, DIRECT_BYTES = 2, 16384, 8192
 IMAGES_AHEAD = 3
-PATH_GENERIC, PATH_GEMM, PATH_STREAM, PATH_CONV, PATH_FLASH, PATH_PIXELS = range(6)
-PATHS = ("generic", "gemm", "stream", "conv", "flash", "pixels")  # their names
+PATH_GENERIC, PATH_GEMM, PATH_STREAM, PATH_CONV, PATH_FLASH, PATH_PIXELS, PATH_HOST = range(7)
+PATHS = ("generic", "gemm", "stream", "conv", "flash", "pixels", "host")  # their names
 TENSOR_MAP_BYTES = 128
 MAX_SPLITS = 6
 A_ACROSS, B_ACROSS, HALF_FLOATS, BATCHED, B_CONSTANT, BIAS_EARLY = (1 << i for i in range(6))
@@ -64,6 +64,7 @@ CONSTANTS: dict[str, tuple[int, str]] = {
     "PATH_CONV": (PATH_CONV, "convolutions by wgmma"),
     "PATH_FLASH": (PATH_FLASH, "attention by wgmma"),
     "PATH_PIXELS": (PATH_PIXELS, "convolutions of images by wgmma"),
+    "PATH_HOST": (PATH_HOST, "collectives that the host executes, between two launches"),
     "PATH_DETAIL": (PATH_DETAIL, "numbers that a path keeps of an instruction"),
     "CLAIMS_AT": (CLAIMS_AT, "the number of a handler's detail that the plan gives: where its shares are claimed"),
     "PARTY_AT": (PARTY_AT, "likewise, of collectives: the ranks of its group; and what they are to each other"),
@@ -130,7 +131,7 @@ class Struct:
     """A struct on both sides: fields of (name, NumPy type, count, CUDA type, meaning)."""
 
     name: str
-    fields: tuple[tuple[str, str, int, str, str], ...]
+    fields: tuple[tuple[str, str | np.dtype[Any], int, str, str], ...]
 
     @cached_property
     def dtype(self) -> np.dtype[Any]:
@@ -330,11 +331,22 @@ PROBE = Struct(
         ("mean", "<f8", 1, "f64", ""),
     ),
 )
+PAUSE = Struct(
+    "Pause",
+    (
+        ("instruction", "<u4", 1, "u32", "the collective that the launch ended at; behind the last one: at none"),
+        ("steps", "<u8", 1, "u64", "instructions executed so far, by earlier launches of the run, too"),
+        ("operands", TENSOR.dtype, 2, "TensorFields", "of the collective, resolved: out and x"),
+        ("scalars", "<u4", 688, "u32", "the scalar unit's Scalars"),
+    ),
+)
 MAILBOX = Struct(
     "Mailbox",
     (
         ("mail", "<u8", 1, "char*", "of a rank: where others put what is for it; channels, then places (mail.cuh)"),
         ("abort", "<u8", 1, "u32*", "its Launch's"),
+        ("resumes", "<u8", 1, "const Pause*", "for itself: where its launch before paused; 0: this one begins a run"),
+        ("pauses", "<u8", 1, "Pause*", "where this one tells where it ends; 0: there are no pauses"),
     ),
 )
 CHANNEL = Struct(
@@ -409,6 +421,7 @@ STRUCTS = (
     STREAM_SCHEDULE,
     REPORT,
     PROBE,
+    PAUSE,
     MAILBOX,
     CHANNEL,
     LAUNCH,

@@ -3,6 +3,7 @@
 #pragma once
 #include "decode.cuh"
 #include "paths.cuh"
+#include "pause.cuh"
 #include "waiting.cuh"
 
 struct Controller {
@@ -127,8 +128,14 @@ struct Controller {
         return true;
     }
 
-    // Executes one instruction; false at the end of the program or after a trap. `next` is where to go on.
+    // Executes one instruction; false at the end of the program, at a pause or after a trap. `next` is where to go on.
     DEV bool step(Work& w, const Head& head, u32& next) {
+#ifdef DLA_RANKS
+        if (head.path == PATH_HOST) {
+            if (blockIdx.x == 0) pause(launch, w, shared.scalars, steps, lane);
+            return false;
+        }
+#endif
         if (!(head.scalar_count & CONTROLLER_ONLY)) {
             issue(w, head);
             return true;
@@ -233,7 +240,12 @@ struct Controller {
         Fetcher fetcher;
         fetcher.go_on(launch);
         take_turn();
-        for (u32 at = 0; at < launch.instructions;) {
+        u32 at = 0;
+#ifdef DLA_RANKS
+        at = resume(launch, shared.scalars, steps, lane);
+        if (at) fetcher.jump(launch, shared.images, at, lane);
+#endif
+        while (at < launch.instructions) {
             // A long scalar loop waits for nobody, and still has to hear of a trap or an interrupt.
             if (++steps % STEPS_PER_CHECK == 0 && (load_relaxed(launch.abort) || stopped(shared))) break;
             if (!wait_for_slot()) break;

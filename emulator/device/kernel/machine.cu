@@ -127,6 +127,9 @@ extern "C" __global__ void __launch_bounds__(WARP, 1) dla_prepare(const __grid_c
         const Head head(shared.images, fetcher.at);
         decode(shared.scalars, shared.images, fetcher.at, head, w, at, lane);
         if (head.dynamic) continue;
+#ifdef DLA_RANKS
+        if (head.path == PATH_HOST) continue;
+#endif
         prepare_path(w, lane);
         const u32 tiles = tiles_of_path(w);
         auto* image = reinterpret_cast<ImageHeader*>(launch.images + static_cast<u64>(launch.image_places[2 * at]) * PIECE_BYTES);

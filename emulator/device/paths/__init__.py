@@ -8,17 +8,20 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from dla.emulator.device.paths import conv, flash, fold, gemm, parties, pixels, shares, stream
+from dla.emulator.device.paths import conv, flash, fold, gemm, host, parties, pixels, shares, stream
 from dla.emulator.device.paths.choices import Choices
-from dla.emulator.device.paths.types import GENERIC, Context, Schedule, Target
+from dla.emulator.device.paths.types import GENERIC, Context, Schedule, Target, Transport
 from dla.isa.program import Instruction
 
-__all__ = ["GENERIC", "HOPPER_PATHS", "PORTABLE_PATHS", "Choices", "Context", "Path", "Schedule", "Target", "schedule"]
+__all__ = [
+    "GENERIC", "HOPPER_PATHS", "PORTABLE_PATHS", "Choices", "Context", "Path", "Schedule", "Target", "Transport",
+    "schedule",
+]  # fmt: skip
 
 Path = Callable[[Instruction, Context], Schedule | None]
 HOPPER_PATHS: tuple[Path, ...] = (gemm.schedule, stream.schedule, conv.schedule, pixels.schedule, flash.schedule)
 """In the order in which they are asked."""
-PORTABLE_PATHS: tuple[Path, ...] = (flash.few_queries, fold.split, shares.claimed, parties.party)
+PORTABLE_PATHS: tuple[Path, ...] = (flash.few_queries, fold.split, shares.claimed, host.collective, parties.party)
 """What handlers of rows are told, on every GPU; asked last."""
 
 

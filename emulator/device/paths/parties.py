@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from dla.emulator.device.layout import DIRECT_BYTES, MOST_RANKS, PARTY_AT, PATH_GENERIC
 from dla.emulator.device.paths.types import Context, Schedule
 from dla.isa.descriptor import Descriptor, contiguous_strides
 from dla.isa.program import Instruction
-from dla.isa.ranks import list_with, lists_of
+from dla.isa.ranks import RankPairs, list_with, lists_of
 
 MAY_REACH, SENDS_AT, GETS_AT = 1 << 4, 8, 16
 """Of the second number: whether members may read and write each other's memory; bits of the members that get something
@@ -23,17 +25,9 @@ def party(instruction: Instruction, context: Context) -> Schedule | None:
     """The schedule of a collective where there are several ranks."""
     if not instruction.row.collective or context.target.world == 1:
         return None
-    own, attributes = context.target.rank, instruction.attributes
-    members = list_with(lists_of(context.groups, attributes.get("group", 0), context.target.world), own)
-    everyone = set(range(len(members)))
-    sends, gets = everyone, everyone
-    if "root" in instruction.row.all_attributes:
-        root = attributes.get("root", 0)
-        sends, gets = (everyone if members[root] == own else set()), {root}
-    elif "pairs" in instruction.row.all_attributes:
-        pairs = context.pairs[attributes["pairs"] - 1].pairs
-        sends = {members.index(receiver) for sender, receiver in pairs if sender == own}
-        gets = {members.index(sender) for sender, receiver in pairs if receiver == own}
+    own, world = context.target.rank, context.target.world
+    members = list_with(lists_of(context.groups, instruction.attributes.get("group", 0), world), own)
+    sends, gets = partners(instruction, members, own, context.pairs)
     ranks = sum(rank << 4 * place for place, rank in enumerate(members))
     whom = len(members) | sum(1 << SENDS_AT + m for m in sends) | sum(1 << GETS_AT + m for m in gets)
     assert len(members) <= MOST_RANKS, "the machine refuses more"
@@ -43,6 +37,21 @@ def party(instruction: Instruction, context: Context) -> Schedule | None:
     how = "in each other's memory" if may_reach and share > DIRECT_BYTES * context.target.blocks else "by cards"
     numbers = (ranks, whom | MAY_REACH * may_reach)
     return Schedule(PATH_GENERIC, (0,) * PARTY_AT + numbers, f"among {len(members)} ranks, {how}")
+
+
+def partners(
+    instruction: Instruction, members: Sequence[int], own: int, pairs: Sequence[RankPairs]
+) -> tuple[set[int], set[int]]:
+    """The members, counted from 0, that rank `own` sends to in a collective, and those that it gets from."""
+    everyone = set(range(len(members)))
+    if "root" in instruction.row.all_attributes:
+        root = instruction.attributes.get("root", 0)
+        return (everyone if members[root] == own else set()), {root}
+    if "pairs" in instruction.row.all_attributes:
+        listed = pairs[instruction.attributes["pairs"] - 1].pairs
+        sends = {members.index(receiver) for sender, receiver in listed if sender == own}
+        return sends, {members.index(sender) for sender, receiver in listed if receiver == own}
+    return everyone, everyone
 
 
 def _operand(instruction: Instruction, name: str) -> Descriptor:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 from dla.emulator.device.layout import PATH_DETAIL, PATH_GENERIC
 from dla.emulator.device.paths.choices import C, Choices, Decision, Offer, decide, key_of
@@ -14,18 +14,22 @@ from dla.isa.program import Instruction
 from dla.isa.ranks import RankGroup, RankPairs
 from dla.isa.reach import Range, Reach
 
+Transport = Literal["peer", "nccl"]
+"""How ranks on GPUs send to each other: inside the kernel, to memory that they reach; or by NCCL, between launches."""
+
 
 @dataclass(frozen=True)
 class Target:
     """What a plan is made for: the number of blocks, one for each multiprocessor, and whether Hopper's paths exist.
 
-    And for which rank of the world, whose blocks these are.
+    And for which rank of the world, whose blocks these are, and how ranks send to each other.
     """
 
     blocks: int = 132
     hopper: bool = False
     rank: int = 0
     world: int = 1
+    transport: Transport = "peer"
 
 
 @dataclass(frozen=True)
