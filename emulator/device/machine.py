@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Literal, get_args
 
-from dla.emulator.device import build, gpu, tune, tuned
+from dla.emulator import mpi
+from dla.emulator.device import build, gpu, process, tune, tuned
 from dla.emulator.device.memory import DeviceMemory
-from dla.emulator.device.paths import Choices
-from dla.emulator.device.ranked import RankedDeviceSession
+from dla.emulator.device.paths import Choices, Transport
+from dla.emulator.device.ranked import RankedDeviceSession, transport_between
 from dla.emulator.device.session import DeviceSession
 from dla.emulator.device.timer import DeviceTimer
+from dla.emulator.distributed import DistributedSession, world_matches
 from dla.emulator.ranks import distinct_names, world_of
 from dla.isa.errors import InputError
 from dla.isa.program import Program
@@ -36,6 +39,9 @@ class DeviceMachine:
 
     `ranks` is how many ranks run the program, None: as many as it declares, or one. `gpus` are the GPUs that they run
     on, by CUDA's numbers, one for each rank; None: all on the present one, each on a share of its multiprocessors.
+    `transport` is how they send to each other: "peer", to memory that they reach, inside the kernel; "nccl", between
+    launches, where they do not; None: as what connects the GPUs allows. `ranks` "mpi": this process is one of those
+    that an MPI launcher started, and has a GPU of its host for itself; they use NCCL.
     """
 
     checked: bool = False
@@ -44,17 +50,22 @@ class DeviceMachine:
     tune: bool = False
     architecture: str | None = None
     only: frozenset[str] | None = None
-    ranks: int | None = None
+    ranks: int | Literal["mpi"] | None = None
     gpus: tuple[int, ...] | None = None
+    transport: Transport | None = None
     progress: Callable[[str], None] = _silent
     name: str = "gpu"
 
-    def load(self, program: Program) -> DeviceSession | RankedDeviceSession:
+    def load(self, program: Program) -> DeviceSession | RankedDeviceSession | DistributedSession:
         """Make `program` (already verified) resident.
 
         Raises BackendError, InputError (also where it is for another number of ranks, or outputs of ranks would be
         called alike), ContainerError.
         """
+        if self.transport not in (None, *get_args(Transport)):
+            raise InputError(f"there is no transport '{self.transport}'", hint='"peer" or "nccl"')
+        if self.ranks == "mpi":
+            return self._load_process(program)
         gpus = self.gpus
         if gpus is not None and self.ranks not in (None, len(gpus)):
             raise InputError(
@@ -65,7 +76,10 @@ class DeviceMachine:
         if ranks > 1:
             if self.traced or self.tune:
                 raise InputError(f"the program runs on {ranks} ranks, and only one can be profiled or tuned")
-            return RankedDeviceSession(self, program, gpus or (build.import_cupy().cuda.Device().id,) * ranks)
+            cupy = build.import_cupy()
+            places = gpus or (cupy.cuda.Device().id,) * ranks
+            fitting = transport_between(cupy, places)
+            return RankedDeviceSession(self, program, places, self.transport or fitting)
         if gpus is not None and tuple(gpus) != (build.import_cupy().cuda.Device().id,):
             raise InputError(f"one rank runs on the present GPU, and {gpus[0]} is not",
                              hint=f"CUDA_VISIBLE_DEVICES={gpus[0]} makes it the only one")  # fmt: skip
@@ -74,6 +88,17 @@ class DeviceMachine:
         if self.tune and choices:
             tune.measure(program, kernel.target, choices, self.timer(kernel), self.progress)
         return DeviceSession(self, kernel, program, choices)
+
+    def _load_process(self, program: Program) -> DistributedSession:
+        """The same for the rank that this process is."""
+        if self.gpus is not None or self.transport == "peer":
+            raise InputError("processes that MPI started have a GPU each, and use NCCL",
+                             hint="leave gpus and transport out")  # fmt: skip
+        if self.traced or self.tune:
+            raise InputError("the program runs on ranks in processes, and only one can be profiled or tuned")
+        peers = mpi.peers()
+        world_matches(program, None, peers)
+        return DistributedSession(process.DeviceRank(self, program, peers), peers)
 
     def kernel(self, *, ranked: bool = False) -> build.Kernel:
         """The build for the present GPU; `ranked`: of several ranks. Raises BackendError, InputError."""

@@ -19,7 +19,7 @@ from dla.isa.dtypes import Array, DType
 from dla.isa.errors import InputError
 from dla.isa.program import Program, Tensor
 
-_CARRIER = {1: np.uint8, 2: np.uint16, 4: np.uint32, 8: np.uint64}
+CARRIER = {1: np.uint8, 2: np.uint16, 4: np.uint32, 8: np.uint64}
 """Types that device views use to move elements: CuPy does not know every element type of the machine."""
 _SPARE_BYTES = 256
 """Room past the end of each segment, so that 16-byte loads of the last elements stay inside the allocation."""
@@ -171,7 +171,7 @@ class DeviceMemory:
             view = self.view(descriptor, tuple(array.shape))
             self.stream.wait_event(self._cupy.cuda.get_current_stream().record())
             with self.stream:
-                view[...] = array.view(_CARRIER[descriptor.dtype.itemsize])
+                view[...] = array.view(CARRIER[descriptor.dtype.itemsize])
             return
         start = self._address(descriptor)
         if _packed(descriptor, array.shape):
@@ -211,9 +211,18 @@ class DeviceMemory:
 
     def view(self, descriptor: Descriptor, shape: Sequence[int]) -> Any:
         """A CuPy view of a tensor's elements as unsigned integers of their size."""
-        item = descriptor.dtype.itemsize
-        memory = self._whole[descriptor.segment] + (_FRONT.get(descriptor.segment, 0) + descriptor.offset)
-        return self._cupy.ndarray(tuple(shape), _CARRIER[item], memory, tuple(s * item for s in descriptor.strides))
+        return self.view_at(self._address(descriptor), descriptor, shape, descriptor.strides)
+
+    def view_at(self, address: int, descriptor: Descriptor, shape: Sequence[int], strides: Sequence[int]) -> Any:
+        """The same of elements like those of `descriptor`, in its segment, from a device address on."""
+        item, whole = descriptor.dtype.itemsize, self._whole[descriptor.segment]
+        memory = whole + (address - int(whole.ptr))
+        return self._cupy.ndarray(tuple(shape), CARRIER[item], memory, tuple(s * item for s in strides))
+
+    def carried(self, elements: int, dtype: DType, memory: Any) -> Any:
+        """A CuPy array [elements] of unsigned integers of the size of `dtype`, in `memory`."""
+        item = dtype.itemsize
+        return self._cupy.ndarray((elements,), CARRIER[item], memory, (item,))
 
     def _address(self, descriptor: Descriptor) -> int:
         return self.bases[descriptor.segment] + descriptor.offset

@@ -1,7 +1,8 @@
 """A program on several ranks: on one GPU, where each has blocks of its own, or on several, one launch for each.
 
 Ranks send to each other inside the kernel (kernel/mail.cuh): what one writes to another's memory the other finds there,
-whether it is the same GPU or one that is reached over NVLink or PCIe. The host has no part in it.
+whether it is the same GPU or one that is reached over NVLink or PCIe. The host has no part in it. Where GPUs do not
+reach each other's memory, launches end at collectives, and NCCL carries what ranks send (segments.py).
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import ctypes
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import permutations
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -20,7 +22,9 @@ from dla.emulator.device import build
 from dla.emulator.device.launch import RankedLaunch
 from dla.emulator.device.layout import BLOCK_THREADS, MAILBOX, MOST_RANKS, PAIR, mail_bytes
 from dla.emulator.device.memory import DeviceMemory
-from dla.emulator.device.paths import Target
+from dla.emulator.device.nccl import Communicators
+from dla.emulator.device.paths import Target, Transport
+from dla.emulator.device.segments import Segments
 from dla.emulator.device.session import NOT_READY, DeviceSession, outdated
 from dla.emulator.ranks import bind_ranks, split
 from dla.emulator.result import JoinedState, Result
@@ -49,23 +53,28 @@ class _Group:
 
 
 class RankedDeviceSession:
-    """A program on several ranks, rank r on GPU `gpus[r]`.
+    """A program on several ranks, rank r on GPU `gpus[r]`, which send to each other by `transport`.
 
     Inputs, outputs and state are those of `golden.lockstep.RankedSession`: CuPy arrays are taken from whichever GPU
     they are on, by the host, and outputs are NumPy arrays. Where a rank traps, all end, the Trap names
     it, and no rank's state changes.
     """
 
-    def __init__(self, machine: DeviceMachine, program: Program, gpus: Sequence[int]) -> None:
+    def __init__(
+        self, machine: DeviceMachine, program: Program, gpus: Sequence[int], transport: Transport
+    ) -> None:  # fmt: skip
         self.program = program
         self._machine = machine
         self._cupy = build.import_cupy()
         world = len(gpus)
-        if world > MOST_RANKS:
-            raise InputError(f"the GPU machine runs at most {MOST_RANKS} ranks, and these are {world}",
-                             hint="use --backend golden")  # fmt: skip
         self._gpus = tuple(gpus)
-        _reach_each_other(self._cupy, sorted(set(gpus)))
+        if transport == "peer":
+            if world > MOST_RANKS:
+                raise InputError(f"the GPU machine runs at most {MOST_RANKS} ranks, and these are {world}",
+                                 hint="use --backend golden")  # fmt: skip
+            _reach_each_other(self._cupy, sorted(set(gpus)))
+        else:
+            communicators = self._connect()  # what is missing is said before minutes of compiling
         self._groups = [self._group(gpu) for gpu in sorted(set(gpus))]
         self.blocks = _share(self._groups)
         """Blocks of each rank."""
@@ -76,12 +85,24 @@ class RankedDeviceSession:
         for rank in range(world):
             group = of_rank[rank]
             with self._on(group.gpu):
-                target = replace(group.kernel.target, blocks=self.blocks, rank=rank, world=world)
+                target = replace(
+                    group.kernel.target, blocks=self.blocks, rank=rank, world=world, transport=transport
+                )  # fmt: skip
                 memory = DeviceMemory(self._cupy, program, group.stream, rank)
                 self._sessions.append(DeviceSession(machine, group.kernel, program, memory=memory, target=target))
-                self._mail.append(self._cupy.cuda.alloc(mail_bytes(self.blocks, world)))
-        self._clear_mail()
-        self._tell_where_mail_goes()
+                if transport == "peer":
+                    self._mail.append(self._cupy.cuda.alloc(mail_bytes(self.blocks, world)))
+        self._segments: Segments | None = None
+        if transport == "peer":
+            self._clear_mail()
+            self._tell_where_mail_goes()
+        else:
+            sessions = dict(enumerate(zip(gpus, self._sessions, strict=True)))
+            self._segments = Segments(self._cupy, program, sessions, world, machine.timeout)
+            self._segments.connect(lambda: communicators)
+
+    def _connect(self) -> Communicators:
+        return Communicators.of_gpus(self._cupy, self._gpus)
 
     def _group(self, gpu: int) -> _Group:
         with self._on(gpu):
@@ -127,11 +148,10 @@ class RankedDeviceSession:
         for group in self._groups:  # all inputs are there before a rank waits for another
             group.stream.synchronize()
         try:
-            for group in self._groups:
-                with self._on(group.gpu):
-                    self._start(group)
-            self._ask()
-            self._wait()
+            if self._segments is None:
+                self._launch_once()
+            else:
+                self._run_segments(self._segments)
         except BaseException:  # an interrupt from the keyboard, too: ranks that have started are not to wait for others
             self._stop()
             raise
@@ -148,7 +168,13 @@ class RankedDeviceSession:
         return bind_ranks(self.program, divided, dims)
 
     def launch(self, inputs: Mapping[str, Any], dims: Mapping[str, int] | None = None) -> RankedLaunch:
-        """Put inputs and dims on the GPUs, for runs without the host; see `RankedLaunch`. Raises InputError."""
+        """Put inputs and dims on the GPUs, for runs without the host; see `RankedLaunch`.
+
+        Raises InputError, also where the host has a part in collectives.
+        """
+        if self._segments is not None:
+            raise InputError("collectives by NCCL are between launches, so there are no runs without the host",
+                             hint="session.run(...), or GPUs that reach each other's memory")  # fmt: skip
         for rank, given in enumerate(self._bind(inputs, dims)):
             with self._on(self._gpus[rank]):
                 self._sessions[rank].send(given)
@@ -174,9 +200,7 @@ class RankedDeviceSession:
         for group in self._groups:
             group.stream.wait_event(before)
         try:
-            for group in self._groups:
-                with self._on(group.gpu):
-                    self._start(group)
+            self._start_all()
         except BaseException:
             self._stop(set_back=False)
             raise
@@ -193,6 +217,28 @@ class RankedDeviceSession:
     def trace(self, inputs: Mapping[str, Any], dims: Mapping[str, int] | None = None) -> tuple[Result | Trap, Trace]:
         """Raises InputError: when each instruction ran is noted for one rank alone."""
         raise InputError(f"this program runs on {len(self._sessions)} ranks, and only one can be profiled")
+
+    def _run_segments(self, segments: Segments) -> None:
+        """Launches up to HALT or a trap, with collectives between them. Raises what ends a collective."""
+        segments.connect(self._connect)
+        segments.begin()
+        while True:
+            segments.prepare()
+            self._launch_once()
+            if any(session.trap() for session in self._sessions) or (index := segments.reached()) is None:
+                return
+            segments.exchange(index)
+
+    def _launch_once(self) -> None:
+        """One launch on each GPU, until all have ended."""
+        self._start_all()
+        self._ask()
+        self._wait()
+
+    def _start_all(self) -> None:
+        for group in self._groups:
+            with self._on(group.gpu):
+                self._start(group)
 
     def _start(self, group: _Group) -> None:
         """The launch of a GPU."""
@@ -229,6 +275,8 @@ class RankedDeviceSession:
         for rank, session in enumerate(self._sessions):
             with self._on(self._gpus[rank]):
                 session.stop()
+        if self._segments is not None:
+            self._segments.disconnect()
         self._recover(set_back=set_back)
 
     def _stop_at_a_trap(self, *, set_back: bool = True) -> None:
@@ -286,20 +334,26 @@ def _share(groups: Sequence[_Group]) -> int:
     return share
 
 
-def _reach_each_other(cupy: Any, gpus: Sequence[int]) -> None:
-    """Let each of `gpus` read and write the memory of all others. Raises BackendError, InputError."""
-    runtime = cupy.cuda.runtime
-    count = runtime.getDeviceCount()
+def transport_between(cupy: Any, gpus: Sequence[int]) -> Transport:
+    """How ranks on `gpus` send to each other, by what connects these. Raises InputError where one is not there."""
+    count = cupy.cuda.runtime.getDeviceCount()
     for gpu in gpus:
         if not 0 <= gpu < count:
             raise InputError(f"there is no GPU {gpu}", hint=f"there are {count}, counted from 0")
+    pairs = permutations(set(gpus), 2)
+    return "peer" if all(cupy.cuda.runtime.deviceCanAccessPeer(*pair) for pair in pairs) else "nccl"
+
+
+def _reach_each_other(cupy: Any, gpus: Sequence[int]) -> None:
+    """Let each of `gpus` read and write the memory of all others. Raises BackendError."""
+    runtime = cupy.cuda.runtime
     for gpu in gpus:
         for other in gpus:
             if gpu == other:
                 continue
             if not runtime.deviceCanAccessPeer(gpu, other):
                 raise BackendError(f"GPU {gpu} cannot reach the memory of GPU {other}",
-                                   hint="`nvidia-smi topo -m` shows what connects them")  # fmt: skip
+                                   hint='leave the transport out, or make it "nccl"')  # fmt: skip
             with cupy.cuda.Device(gpu):
                 try:
                     runtime.deviceEnablePeerAccess(other)

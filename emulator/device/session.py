@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from dla.emulator.device.machine import DeviceMachine
 
 _CATEGORIES = {code: name for name, code in TRAP_CODES.items()}
-_LONGER = "if what it waited for takes so long without hanging, allow more: --timeout SECONDS, or timeout=SECONDS"
+LONGER = "if what it waited for takes so long without hanging, allow more: --timeout SECONDS, or timeout=SECONDS"
 NOT_READY = 600
 """cudaErrorNotReady (CUDA Runtime API), which CuPy does not name."""
 
@@ -117,12 +117,7 @@ class DeviceSession:
         self._bound = None
         bound = bind(self.program, inputs, dims)
         self.begin(bound)
-        self._began.record(self._stream)
-        self._start(self._stream.ptr)
-        self._ended.record(self._stream)
-        self.memory.ask()
-        self._wait()
-        trap = self.trap()
+        trap = self.launch_once()
         if trap is not None:
             self.recover()
             raise trap
@@ -134,6 +129,15 @@ class DeviceSession:
         self._state.begin()
         if self._plan.probes:
             self.memory.clear(self._probes.ptr, len(self._plan.probes) * PROBE.dtype.itemsize)
+
+    def launch_once(self) -> Trap | None:
+        """One launch, after `begin` or the launch before, and a wait; what ended it, if it was a trap."""
+        self._began.record(self._stream)
+        self._start(self._stream.ptr)
+        self._ended.record(self._stream)
+        self.memory.ask()
+        self._wait()
+        return self.trap()
 
     def trap(self) -> Trap | None:
         """What ended the run, if it was a trap: `memory.ask` has been ordered, and waited for."""
@@ -259,10 +263,12 @@ class DeviceSession:
         """The launch itself, on the stream with this handle."""
         self.record["expected_base"] = self.expected_base
         kernel = self._kernel
+        given = kernel.parameter([self.record])
+        arguments = self._arguments if given is self.record else (ctypes.c_void_p * 1)(given.ctypes.data)
         # The driver's call takes 4 us. CuPy's own, which looks at every field of the record, takes 18.
         self._cupy.cuda.driver.launchKernel(
             kernel.function.kernel.ptr, self._target.blocks, 1, 1, BLOCK_THREADS, 1, 1, kernel.shared_bytes, stream,
-            ctypes.addressof(self._arguments), 0,
+            ctypes.addressof(arguments), 0,
         )  # fmt: skip
 
     def _wait(self) -> None:
@@ -310,7 +316,7 @@ class DeviceSession:
                 f"rank {counter}",
             )
             text = f"waited {self._machine.timeout:g} s for {waited_for[what]}"
-            return TimeoutTrap(category, text, instruction=index, location=location, hint=_LONGER)
+            return TimeoutTrap(category, text, instruction=index, location=location, hint=LONGER)
         return Trap(category, self._explain(category, index, detail), instruction=index, location=location)
 
     def _explain(self, category: str, index: int | None, detail: list[int]) -> str:

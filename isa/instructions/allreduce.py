@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -35,13 +35,16 @@ _FUNCTIONS: dict[str, Callable[[Array, Array], Array]] = {
 }  # fmt: skip
 
 
-def fold(sub: str, x: Array) -> Array:
-    """x[0], x[1], ... folded from the left: rank after rank in ascending order, in the accumulator's type."""
+def fold(sub: str, x: Sequence[Array] | Array) -> Array:
+    """x[0], x[1], ... folded from the left: rank after rank in ascending order, in the accumulator's type.
+
+    Arrays of NumPy, or of a library that NumPy's functions know.
+    """
     result = x[0]
     with np.errstate(all="ignore"):
         for one in x[1:]:
             result = _FUNCTIONS[sub](result, one)
-        return np.asarray(result / np.asarray(len(x), result.dtype) if sub == "mean" else result)
+        return result / result.dtype.type(len(x)) if sub == "mean" else result
 
 
 def slack(sub: str, x: Array, reference: Array) -> Array | float:
@@ -63,7 +66,7 @@ def mean_of_floats(site: Site) -> bool:
 
 def semantics(out: Out, x: Array, *, sub: str, group: Member) -> Array:
     """`sub` of what the ranks bring, the same for each of them."""
-    return fold(sub, x)
+    return np.asarray(fold(sub, x))
 
 
 def _slack(reference: Array, operands: dict[str, Any], attributes: dict[str, Any]) -> Array | float:

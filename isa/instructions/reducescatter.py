@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
+
 from dla.isa.bounds import ErrorBound
 from dla.isa.dtypes import Array
 from dla.isa.instructions.allreduce import BOUND, SUBS, TYPES, fold, mean_of_floats, slack
@@ -13,7 +15,7 @@ from dla.isa.table import Constraint, Operand, Out, Role, Row
 
 def semantics(out: Out, x: Array, *, sub: str, group: Member) -> Array:
     """`sub` of what the ranks bring for this one, folded as ALLREDUCE does it."""
-    return fold(sub, x[:, group.place])
+    return np.asarray(fold(sub, x[:, group.place]))
 
 
 def _slack(reference: Array, operands: dict[str, Any], attributes: dict[str, Any]) -> Array | float:

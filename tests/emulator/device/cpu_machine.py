@@ -125,7 +125,7 @@ class CpuSession:
         self._launch = np.zeros((), LAUNCH.dtype)
         maps = self._room(max(1, len(self.plan.maps)) * 128)
         for index, tensor_map in enumerate(self.plan.maps):
-            maps[index * 128 : index * 128 + 8].view(np.uint64)[0] = self._copied(_encoded(tensor_map)).ctypes.data
+            maps[index * 128 : index * 128 + 8].view(np.uint64)[0] = self._copied(encoded(tensor_map)).ctypes.data
         self._counters = np.zeros(COUNTER_WORDS, np.uint32)
         self._launches = 0  # since the counters were zero
         self._abort = np.zeros(1, np.uint32)
@@ -250,8 +250,8 @@ class CpuSession:
         return room
 
 
-def _encoded(tensor_map: AnyMap) -> Array:
-    """A HostMap."""
+def encoded(tensor_map: AnyMap) -> Array:
+    """A HostMap: what the emulated device takes for the tensor map."""
     record, rank = np.zeros(1, _MAP), len(tensor_map.dims)
     entry = record[0]
     item = tensor_map.dtype.itemsize

@@ -100,7 +100,9 @@ class Runtime:
 
 def _ndarray(shape: tuple[int, ...], dtype: Any, memory: Any, strides: tuple[int, ...]) -> np.ndarray[Any, Any]:
     reach = sum((n - 1) * s for n, s in zip(shape, strides, strict=True)) + np.dtype(dtype).itemsize
-    return np.ndarray(shape, dtype, (ctypes.c_char * reach).from_address(memory.ptr), 0, strides)
+    held = (ctypes.c_char * reach).from_address(memory.ptr)
+    held.memory = memory  # alive as long as the array
+    return np.ndarray(shape, dtype, held, 0, strides)
 
 
 def make() -> Any:

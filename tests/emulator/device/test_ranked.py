@@ -325,7 +325,7 @@ def test_what_cannot_be_loaded_says_why(monkeypatch):
     with pytest.raises(InputError, match="no GPU 5"):
         DeviceMachine(gpus=(0, 5)).load(program)
     with pytest.raises(BackendError, match="GPU 0 cannot reach the memory of GPU 1"):
-        DeviceMachine(gpus=(0, 1)).load(program)
+        DeviceMachine(gpus=(0, 1), transport="peer").load(program)
     with pytest.raises(InputError, match="only one can be profiled"):
         DeviceMachine(ranks=2, traced=True).load(program)
     with pytest.raises(BackendError, match="too few multiprocessors"):
