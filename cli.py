@@ -6,7 +6,7 @@ The other parts are imported inside the commands, so that `dla --help` does not 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import click
 
@@ -36,7 +36,15 @@ from dla.console import (
 )
 from dla.isa.errors import InputError
 from dla.measuring import bench, profile
-from dla.options import MachineOptions, ModelOptions, input_options, machine_options, model_options, pass_options
+from dla.options import (
+    MachineOptions,
+    ModelOptions,
+    input_options,
+    machine_options,
+    model_options,
+    pass_options,
+    plan_options,
+)
 from dla.writing import refuse_to_overwrite, write_program
 
 EPILOG = """\b
@@ -119,9 +127,13 @@ def dis(program: str, output: str, model: ModelOptions, as_json: bool) -> None:
 @click.argument("program", default="-")
 @click.option("--memory", is_flag=True, help="Draw scratch memory over time instead: addresses by instructions.")
 @click.option("--plan", is_flag=True, help="Show how the GPU machine executes each instruction instead.")
+@plan_options
 @model_options
 @json_option
-def inspect(program: str, memory: bool, plan: bool, model: ModelOptions, as_json: bool) -> None:
+def inspect(
+    program: str, memory: bool, plan: bool, ranks: int | None, transport: Literal["peer", "nccl"] | None,
+    model: ModelOptions, as_json: bool,
+) -> None:  # fmt: skip
     """Show what a program contains.
 
     Tensors, segments, instructions, and the work of a run at its largest dims. Branches are counted as if nothing
@@ -132,9 +144,14 @@ def inspect(program: str, memory: bool, plan: bool, model: ModelOptions, as_json
 
     if memory and plan:
         raise click.UsageError("--memory and --plan show different things: give one of them")
+    if (ranks or transport) and not plan:
+        raise click.UsageError("--ranks and --transport are for --plan")
     found = source(program, model).program
     verify(found)
-    facts, parts = (report_memory if memory else report_plan if plan else report).view(found)
+    if plan:
+        facts, parts = report_plan.view(found, ranks, transport)
+    else:
+        facts, parts = (report_memory if memory else report).view(found)
     if as_json:
         print_json(facts)
     else:
@@ -263,7 +280,7 @@ def run(
     world = world_for(found, machine)
     chosen = machine_for(
         machine.backend, checked=machine.checked, shuffle=machine.shuffle, tune=machine.tune, timeout=machine.timeout,
-        ranks=world.option, gpus=machine.gpus or None,
+        ranks=world.option, gpus=machine.gpus or None, transport=machine.transport,
         trace=tracer(traced if as_json else None) if machine.trace else None,
     )  # fmt: skip
     with waiting("loading the program"):
@@ -384,14 +401,12 @@ def isa_(mnemonic: str | None, as_json: bool) -> None:
 
 
 @main.command()
-@click.option(
-    "--topology", is_flag=True, help="Measure copies between all GPUs, and say which reach each other's memory."
-)
+@click.option("--topology", is_flag=True, help="Measure copies between all GPUs, and say which need NCCL.")
 @json_option
 def doctor(topology: bool, as_json: bool) -> None:
     """Say what this computer offers, and what is missing.
 
-    Looks at Python, packages, driver, CuPy, NVRTC and GPUs, and says how to get what is missing.
+    Looks at Python, packages, MPI, driver, CuPy, NVRTC, NCCL and GPUs, and says how to get what is missing.
     """
     from dla import report
     from dla.emulator.doctor import Finding, Level, examine

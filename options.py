@@ -19,6 +19,9 @@ COMPUTE_TYPES = ("f32", "f16", "bf16")
 MATH_MODES = ("exact", "tf32")
 """Those of `isa.math_mode`, for the same reason."""
 
+TRANSPORTS = ("peer", "nccl")
+"""Those of `emulator.device.paths`, likewise."""
+
 
 @dataclass(frozen=True)
 class ModelOptions:
@@ -47,6 +50,7 @@ class MachineOptions:
     backend: str = "auto"
     ranks: int | None = None
     gpus: tuple[int, ...] = ()
+    transport: str | None = None
     trace: bool = False
     checked: bool = False
     shuffle: int | None = None
@@ -71,6 +75,9 @@ def machine_options(command: Command) -> Command:
                      help="Run on N ranks, if the program does not say how many it is for."),
         click.option("--gpus", callback=_numbers, metavar="I,J,...",
                      help="Run a rank on each of these GPUs (gpu); without it, ranks share one."),
+        click.option("--transport", type=click.Choice(TRANSPORTS),
+                     help="How GPUs send to each other: peer, to memory that they reach, or nccl, where they do not. "
+                          "Without it, as they can (gpu)."),
         click.option("--trace", is_flag=True,
                      help="Print each instruction with statistics of what it wrote (golden)."),
         click.option("--checked", is_flag=True, help="Check the address of every element (golden always does)."),
@@ -110,6 +117,16 @@ def model_options(command: Command) -> Command:
                      help="How an .onnx model multiplies f32: tf32 rounds operands to 10 bits, for tensor cores."),
         click.option("--substitute-types", "substitute", is_flag=True,
                      help="In an .onnx model, hold f64 as f32, i16 and u16 as i32, u32 and u64 as i64."),
+    )  # fmt: skip
+
+
+def plan_options(command: Command) -> Command:
+    """For which ranks `--plan` plans: the command gets `ranks` and `transport`."""
+    return _with(command,
+        click.option("--ranks", type=click.IntRange(1), metavar="N",
+                     help="With --plan: for N ranks, if the program does not say how many it is for."),
+        click.option("--transport", type=click.Choice(TRANSPORTS),
+                     help="With --plan: how GPUs send to each other; without it, peer for up to 8 ranks."),
     )  # fmt: skip
 
 

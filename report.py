@@ -318,12 +318,14 @@ def doctor_table(findings: Iterable[Finding]) -> Table:
 def topology_table(links: Sequence[Link]) -> Table:
     """A row for each GPU, a column for where its bytes go."""
     gpus = sorted({link.source for link in links})
-    found = table("GB/s", *(f"to GPU {gpu}" for gpu in gpus), title="Copies between GPUs")
+    title = "Copies between GPUs, and what carries collectives"
+    found = table("GB/s", *(f"to GPU {gpu}" for gpu in gpus), title=title)
     for source in gpus:
         cells = []
         for link in (link for link in links if link.source == source):
             speed = "no memory" if link.bytes_per_second is None else f"{link.bytes_per_second / 1e9:.0f}"
-            cells.append(Text(speed) if link.reaches else Text(f"{speed}, by the host", "yellow"))
+            words = speed if link.source == link.target else f"{speed}, {link.transport}"
+            cells.append(Text(words, "" if link.reaches else "yellow"))
         found.add_row(f"GPU {source}", *cells)
     return found
 
@@ -331,4 +333,8 @@ def topology_table(links: Sequence[Link]) -> Table:
 def doctor_facts(findings: Iterable[Finding], links: Sequence[Link] | None = None) -> Any:
     """The same as facts: a list, or with `links` an object that has both."""
     facts = [asdict(f) | {"level": f.level.value} for f in findings]
-    return facts if links is None else {"findings": facts, "links": [asdict(link) for link in links]}
+    return (
+        facts
+        if links is None
+        else {"findings": facts, "links": [asdict(link) | {"transport": link.transport} for link in links]}
+    )

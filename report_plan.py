@@ -11,15 +11,18 @@ from dla.report import quantity, table
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from dla.emulator.device.paths import Choices
+    from dla.emulator.device.paths import Choices, Transport
     from dla.emulator.device.plan import Plan
     from dla.isa.program import Instruction, Program
 
 
-def view(program: Program) -> tuple[dict[str, Any], list[Table | str]]:
+def view(
+    program: Program, ranks: int | None = None, transport: Transport | None = None
+) -> tuple[dict[str, Any], list[Table | str]]:  # fmt: skip
     """The plan of a verified `program` for the GPU at hand, an H200 without one, as facts and as text.
 
-    With what `dla run --tune` has measured on that GPU. Raises InputError for dims from 2**31 on.
+    With what `dla run --tune` has measured on that GPU. `ranks` and `transport` as in `planned`. Raises InputError for
+    dims from 2**31 on, and where the program is for another number of ranks.
     """
     from dla.console import note
     from dla.emulator.device import gpu, tuned
@@ -28,7 +31,9 @@ def view(program: Program) -> tuple[dict[str, Any], list[Table | str]]:
     shown = here or gpu.H200
     hopper = shown.architecture == gpu.HOPPER
     choices = tuned.store(here, note) if here else None
-    made, steps = planned(program, shown.multiprocessors, hopper=hopper, choices=choices)
+    made, steps = planned(
+        program, shown.multiprocessors, hopper=hopper, choices=choices, ranks=ranks, transport=transport
+    )  # fmt: skip
     name = shown.name if here else f"an {shown.name}, as there is no GPU here"
     target = f"{name} ({shown.multiprocessors} multiprocessors{', Hopper paths' if hopper else ''})"
     return plan_facts(made, steps, target), plan_parts(program, made, steps, target)
@@ -50,19 +55,26 @@ class Step:
     first_block: int
 
 
-def planned(program: Program, blocks: int, *, hopper: bool, choices: Choices | None = None) -> tuple[Plan, list[Step]]:
+def planned(
+    program: Program, blocks: int, *, hopper: bool, choices: Choices | None = None, ranks: int | None = None,
+    transport: Transport | None = None,
+) -> tuple[Plan, list[Step]]:  # fmt: skip
     """The plan for a GPU of so many multiprocessors, with Hopper's paths or without, and what it says in words.
 
-    `choices` knows what was measured there. Addresses are made up, so no GPU is needed. `program` is verified. Raises
-    InputError for dims of 2**31 and more.
+    `choices` knows what was measured there. `ranks`: None for as many as the program declares, or one. `transport`:
+    None for memory that GPUs reach, for as many ranks as that serves. Addresses are made up, so no GPU is needed.
+    `program` is verified. Raises InputError for dims of 2**31 and more, and where it is for another number of ranks.
     """
     from dla.emulator.device import plan
     from dla.emulator.device.layout import MOST_RANKS, PATHS, WAIT_FOR_ALL
     from dla.emulator.device.paths import Target
+    from dla.emulator.ranks import world_of
     from dla.isa.descriptor import Segment
 
-    world = program.world if 1 < program.world <= MOST_RANKS else 1
-    target = Target(blocks, hopper=hopper, world=world)  # of rank 0; those of others differ in whom they send to
+    world = world_of(program, ranks)
+    transport = transport or ("peer" if world <= MOST_RANKS else "nccl")
+    # Of rank 0; those of others differ in whom they send to.
+    target = Target(blocks, hopper=hopper, world=world, transport=transport if world > 1 else "peer")
     made = plan.build(program, {s: s.value << 40 for s in Segment}, target, choices)
     parts = {origin for origin, count in Counter(made.origins).items() if count > 1}
     steps = []

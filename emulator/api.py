@@ -6,6 +6,7 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
+from dla.emulator import mpi
 from dla.emulator.backend import Backend, Session
 from dla.emulator.binding import suggest
 from dla.emulator.golden.machine import GoldenMachine
@@ -21,8 +22,9 @@ class Machine:
     """A machine that runs programs.
 
     `backend` is "golden" (NumPy), "gpu" (CUDA through CuPy) or "auto": gpu where a CUDA device can be used, else
-    golden; `name` says which it is. `options` are those of `GoldenMachine` or `DeviceMachine`. Raises BackendError
-    where "gpu" is asked for and absent, InputError for an unknown backend or option.
+    golden; `name` says which it is. In processes that MPI started (`ranks="mpi"`), "auto" is gpu where each can have a
+    GPU of its own, and all of them have to ask. `options` are those of `GoldenMachine` or `DeviceMachine`. Raises
+    BackendError where "gpu" is asked for and absent, InputError for an unknown backend or option.
 
         machine = Machine("golden")
         result = machine.run(program, {"x": images})
@@ -87,6 +89,10 @@ def _create(backend: str, options: Mapping[str, Any]) -> Backend:
     if backend not in BACKENDS:
         raise InputError(f"there is no backend '{backend}'", hint=suggest(backend, BACKENDS))
     missing = gpu_missing() if backend != "golden" else None
+    if backend == "auto" and options.get("ranks") == "mpi":
+        from dla.emulator.device.process import missing_somewhere  # NumPy's half of the device machine
+
+        missing = missing_somewhere(mpi.peers(), missing)
     if backend == "gpu" and missing is not None:
         hint = _HOW_TO_GET_A_GPU.get(missing, "`dla doctor` says what is missing; the golden machine needs no GPU")
         raise BackendError(f"no GPU: {missing}", hint=hint)

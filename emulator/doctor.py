@@ -12,6 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from dla.isa.errors import BackendError
+
 MIN_COMPUTE_CAPABILITY = (8, 0)
 CUDA13_DRIVER = 580
 """First driver that runs CUDA 13 programs (CUDA Toolkit release notes, table of driver versions)."""
@@ -63,6 +65,7 @@ def _python() -> Iterator[Finding]:
             yield Finding(name, f"not installed; it {use}", Level.INFO, remedy)
         else:
             yield Finding(name, version)
+    yield from _mpi()
     yield Finding("golden machine", "works everywhere")
 
 
@@ -107,6 +110,7 @@ def _gpu() -> Iterator[Finding]:
         return
     yield Finding("CuPy", str(cupy.__version__))
     yield from _nvrtc(cupy)
+    yield _nccl()
     yield from _devices(cupy)
 
 
@@ -117,6 +121,28 @@ def _nvrtc(cupy: Any) -> Iterator[Finding]:
     except (ImportError, RuntimeError, AttributeError) as error:
         yield Finding("NVRTC", f"does not load: {error}", Level.MISSING, "pip install 'cupy-cuda12x[ctk]' brings it")
     yield Finding("kernel cache", str(cupy.cuda.compiler.get_cache_dir()), Level.INFO)
+
+
+def _nccl() -> Finding:
+    """What ranks need on GPUs that do not reach each other's memory, or in several processes."""
+    from dla.emulator.device import nccl  # needs NumPy, as CuPy does
+
+    try:
+        return Finding("NCCL", nccl.version())
+    except BackendError as error:
+        return Finding("NCCL", error.message, Level.INFO, error.hint)
+
+
+def _mpi() -> Iterator[Finding]:
+    """What ranks in several processes need, beside mpi4py, whose finding is another one."""
+    if _version("mpi4py") is None or _version("numpy") is None:
+        return
+    from dla.emulator import mpi  # needs both
+
+    try:
+        yield Finding("MPI", mpi.library())
+    except BackendError as error:
+        yield Finding("MPI", error.message, Level.INFO, error.hint)
 
 
 def _devices(cupy: Any) -> Iterator[Finding]:
@@ -150,6 +176,6 @@ def _peers(runtime: Any, count: int) -> Iterator[Finding]:
         return
     missing = [f"{a}-{b}" for a, b in pairs if not runtime.deviceCanAccessPeer(a, b)]
     if missing:
-        yield Finding("peer access", f"not between {', '.join(missing)}", Level.INFO)
+        yield Finding("peer access", f"not between {', '.join(missing)}: ranks there use NCCL", Level.INFO)
     else:
         yield Finding("peer access", f"between all {count} GPUs")

@@ -26,6 +26,11 @@ class Link:
     reaches: bool
     bytes_per_second: float | None
 
+    @property
+    def transport(self) -> str:
+        """What carries what ranks on these GPUs send to each other, for people."""
+        return "peer" if self.reaches else "NCCL"
+
 
 def links() -> list[Link]:
     """Every GPU to every GPU, measured. Raises BackendError where there is none, or no CuPy."""

@@ -12,6 +12,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from dla.tests.emulator.device.cpu_machine import needs_compiler
+
 LAUNCHER = next((found for name in ("mpiexec", "mpirun")
                  for found in (shutil.which(name, path=str(Path(sys.executable).parent)), shutil.which(name)) if found),
                 None)  # fmt: skip
@@ -62,10 +64,12 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def mpirun(count: int, *arguments: str) -> subprocess.CompletedProcess[str]:
+def mpirun(
+    count: int, *arguments: str, code: str = "from dla.cli import main; main()"
+) -> subprocess.CompletedProcess[str]:  # fmt: skip
     """`mpirun -n COUNT dla ARGUMENTS`, ended if it hangs."""
     assert LAUNCHER is not None
-    command = [sys.executable, "-c", "from dla.cli import main; main()", *arguments]
+    command = [sys.executable, "-c", code, *arguments]
     root = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
     return subprocess.run([LAUNCHER, "-n", str(count), *command], capture_output=True, text=True, check=False,
                           timeout=120, env={**os.environ, **root})  # fmt: skip
@@ -157,3 +161,74 @@ def test_json_is_one_object_of_each_process() -> None:
     done = mpirun(2, "run", "two.dla", "-i", "both.npy", "--json")
     facts = [json.loads(line) for line in done.stdout.splitlines()]
     assert sorted((fact["rank"], fact["ranks"]) for fact in facts) == [(0, 2), (1, 2)]
+
+
+def on_gpus(count: int, *arguments: str, gpus: int) -> subprocess.CompletedProcess[str]:
+    """The same where the host has so many GPUs, emulated."""
+    code = f"from dla.tests.emulator.device import emulated_process; emulated_process.run({gpus})"
+    return mpirun(count, *arguments, code=code)
+
+
+@needs_compiler
+@pytest.mark.parametrize("backend", ["gpu", "auto"])
+def test_each_process_has_a_gpu(backend: str) -> None:
+    """The bits of golden ranks, from run to run, which the first one has left its state to."""
+    args = ("run", "sum.dla", "--random", "7", "--set", "n=3", "--state-out", "s.npz", "-o", "y.npy")
+    done = on_gpus(3, *args, "--backend", backend, gpus=3)
+    assert done.returncode == 0, done.stderr
+    assert done.stderr.count("backend: gpu") == 3
+    assert done.stderr.count("gpu: ") == 3
+    done = on_gpus(3, *args, "--backend", backend, "--state-in", "s.npz", gpus=3)
+    assert done.returncode == 0, done.stderr
+    assert mpirun(3, *args[:6], "--backend", "golden", "-o", "golden.npy").returncode == 0
+    for rank in range(3):
+        assert np.load(f"y.rank{rank}.npy").tobytes() == np.load(f"golden.rank{rank}.npy").tobytes()
+        assert np.load(f"s.rank{rank}.npz")["runs"] == 2
+
+
+@needs_compiler
+def test_a_trap_on_one_gpu_ends_all_with_its_name() -> None:
+    """Every process says so, and nothing is written."""
+    done = on_gpus(3, "run", "failing.dla", "--random", "1", "-o", "y.npy", "--backend", "gpu", gpus=3)
+    assert done.returncode != 0
+    text = "trap[assert] on rank 1 at instruction 1 (failing.dla:5): assertion failed, code 0: rank one"
+    assert done.stderr.count(text) == 3
+    assert not list(Path().glob("y*.npy"))
+
+
+@needs_compiler
+def test_fewer_gpus_than_processes() -> None:
+    """All run on the golden machine, unless GPUs are asked for."""
+    args = ("run", "sum.dla", "--random", "7")
+    done = on_gpus(2, *args, gpus=1)
+    assert done.returncode == 0, done.stderr
+    assert done.stderr.count("backend: golden") == 2
+    done = on_gpus(2, *args, "--backend", "gpu", gpus=1)
+    assert done.returncode != 0
+    assert "ranks 0 and 1 have the same GPU" in done.stderr
+    assert "start as many processes on a host as it has GPUs" in done.stderr
+
+
+@needs_compiler
+def test_a_process_that_dies_ends_all() -> None:
+    """Between two collectives, without a word: nobody waits for it."""
+    Path("dying.py").write_text(DYING)
+    done = mpirun(3, "run", "sum.dla", "--random", "7", "--backend", "gpu", code="import dying; dying.run()")
+    assert done.returncode != 0
+    assert not list(Path().glob("y*.npy"))
+
+
+DYING = """
+import os
+from dla.emulator.device.process import DeviceRun
+from dla.tests.emulator.device import emulated_process
+
+def die(run, index):
+    if run._rank._peers.rank == 1:
+        os._exit(9)
+    exchange(run, index)
+
+exchange, DeviceRun.exchange = DeviceRun.exchange, die
+def run():
+    emulated_process.run(3)
+"""

@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from dla.emulator import doctor
+from dla.emulator import doctor, mpi
+from dla.emulator.device import nccl
 from dla.emulator.doctor import Finding, Level, examine
 
 
@@ -80,7 +81,23 @@ def test_cupy_without_a_gpu_is_a_finding(monkeypatch: pytest.MonkeyPatch, cupy: 
 
 def test_gpus_that_do_not_reach_each_other_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
     """Peer access is listed pair by pair where it is missing."""
-    assert found(monkeypatch, fake_cupy([(8, 0), (8, 0)], peers=False))["peer access"].value == "not between 0-1, 1-0"
+    finding = found(monkeypatch, fake_cupy([(8, 0), (8, 0)], peers=False))["peer access"]
+    assert finding.value == "not between 0-1, 1-0: ranks there use NCCL"
+
+
+def test_what_ranks_need_is_looked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """NCCL and MPI: their versions, or how to get them."""
+    finding = found(monkeypatch, fake_cupy([(9, 0)]))["NCCL"]
+    assert (finding.level, finding.remedy) == (
+        Level.INFO,
+        "pip install nvidia-nccl-cu12 (or cu13, as the CUDA of CuPy)",
+    )
+    monkeypatch.setattr(nccl, "library", lambda: SimpleNamespace(get_version=lambda: 22803))
+    monkeypatch.setattr(mpi, "library", lambda: "MPICH Version: 4.3")
+    monkeypatch.setattr(doctor, "_version", lambda name: "1.0")
+    findings = found(monkeypatch, fake_cupy([(9, 0)]))
+    assert findings["NCCL"] == Finding("NCCL", "2.28.3")
+    assert findings["MPI"] == Finding("MPI", "MPICH Version: 4.3")
 
 
 @pytest.mark.parametrize(

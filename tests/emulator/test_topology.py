@@ -78,17 +78,20 @@ def test_every_gpu_to_every_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     assert [link.bytes_per_second for link in found] == pytest.approx(
         [COPY_BYTES / 1e-3, COPY_BYTES / 4e-3, COPY_BYTES / 4e-3, COPY_BYTES / 1e-3]
     )
-    assert "67" in shown(found)
-    assert report.doctor_facts([], found)["links"][1]["target"] == 1
+    assert "67, peer" in shown(found)
+    assert (
+        report.doctor_facts([], found)["links"][1] | {"target": 1, "transport": "peer"}
+        == report.doctor_facts([], found)["links"][1]
+    )
 
 
 def test_gpus_that_do_not_reach_each_other(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Their copies go by the host, and the table says so; no memory is no speed."""
+    """Their collectives go by NCCL, and the table says so; no memory is no speed."""
     monkeypatch.setattr(topology, "import_cupy", lambda: gpus(connected=False, room=False))
     found = links()
     assert [link.reaches for link in found] == [True, False, False, True]
     assert {link.bytes_per_second for link in found} == {None}
-    assert "no memory, by the host" in shown(found)
+    assert "no memory, NCCL" in shown(found)
 
 
 @pytest.mark.gpu
