@@ -17,7 +17,7 @@ from dla.emulator.device.elf import Elf
 from dla.emulator.device.gpu import HOPPER
 from dla.isa.atomic import replacing
 from dla.isa.errors import BackendError, InputError
-from dla.isa.folders import cache_folder
+from dla.isa.folders import alone, cache_folder
 
 CODE_NAME = "dla_code"
 _DIGITS = 20
@@ -33,15 +33,17 @@ def built(cupy: Any, text: str, options: Sequence[str]) -> Path:
     name = hashlib.sha256(about.encode()).hexdigest()[:_DIGITS]
     path = cache_folder() / f"machine-{name}.{'ptx' if virtual else 'cubin'}"
     if not _is_whole(path):
-        compiled = _compiled(cupy.cuda.nvrtc, text, options, virtual=virtual)
-        if f"-arch={HOPPER}" in options:
-            compiled = located(compiled)
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise InputError(f"cannot make '{path.parent}': {error.strerror}", hint="set DLA_CACHE") from error
-        with replacing(path) as (file,):
-            file.write(compiled)
+        with alone(path.with_name(f".{path.name}.lock")):  # of processes that begin at the same time, one compiles
+            if not _is_whole(path):
+                compiled = _compiled(cupy.cuda.nvrtc, text, options, virtual=virtual)
+                if f"-arch={HOPPER}" in options:
+                    compiled = located(compiled)
+                with replacing(path) as (file,):
+                    file.write(compiled)
     return path
 
 

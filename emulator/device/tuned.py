@@ -9,14 +9,13 @@ left alone until the next measurement replaces it.
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import json
 import math
 import os
 import re
 import tempfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from functools import cache, cached_property
 from pathlib import Path
@@ -25,7 +24,7 @@ from typing import Any
 from dla.emulator.device import source
 from dla.emulator.device.gpu import Gpu
 from dla.emulator.device.paths.choices import Measured
-from dla.isa.folders import cache_folder
+from dla.isa.folders import alone, cache_folder
 
 _DIGITS = 16
 
@@ -50,7 +49,7 @@ class Store:
         self._known.update(found)
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
-            with _alone(self.path.parent):
+            with alone(self.path.parent):
                 self._known = {**self._read(), **self._known}
                 self._write()
         except OSError as error:
@@ -94,19 +93,6 @@ def _entry(fields: Any) -> Measured:
     if not isinstance(fields["way"], dict) or not 0 < microseconds < math.inf:
         raise ValueError("an entry has no way, or no time")
     return Measured(fields["way"], microseconds / 1e6)
-
-
-@contextlib.contextmanager
-def _alone(folder: Path) -> Iterator[None]:
-    """Within, no other process is between reading and replacing a file of `folder`."""
-    import fcntl  # not everywhere that plans can be looked at
-
-    handle = os.open(folder, os.O_RDONLY)
-    try:
-        fcntl.flock(handle, fcntl.LOCK_EX)
-        yield
-    finally:
-        os.close(handle)
 
 
 def store(
