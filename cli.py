@@ -263,8 +263,9 @@ def run(
     raw bytes per element (dtype V2).
     """
     from dla.emulator.device.context import prepare
+    from dla.emulator.launcher import launched
 
-    if machine.backend != "golden":
+    if machine.backend != "golden" and not launched():  # processes have GPUs of their own, not the first one
         prepare()  # takes as long as the imports that follow
     from dla import report
     from dla.emulator.tensorfiles import destinations, gather, save

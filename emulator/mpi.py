@@ -2,21 +2,16 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from functools import cache, cached_property
 from typing import Any
 
 import numpy as np
 
+from dla.emulator import launcher
 from dla.emulator.distributed import MESSAGE_BYTES, Peers
 from dla.isa.dtypes import Array
 from dla.isa.errors import BackendError
-
-_RANKS = ("PMI_RANK", "PMIX_RANK", "OMPI_COMM_WORLD_RANK")
-"""Variables that MPICH's, Open MPI's and other launchers give to the processes that they start: which one it is."""
-_SIZES = ("PMI_SIZE", "OMPI_COMM_WORLD_SIZE", "SLURM_STEP_NUM_TASKS")
-"""How many there are, if the launcher says so (PMIx does not)."""
 
 
 def started() -> bool:
@@ -26,15 +21,15 @@ def started() -> bool:
     nothing says how many there are, MPI has to be asked; without MPI, the first process takes itself for the only one,
     and any other one knows better.
     """
-    if not any(name in os.environ for name in _RANKS):
+    if not launcher.launched():
         return False
-    sizes = [os.environ[name] for name in _SIZES if name in os.environ]
-    if sizes:
-        return any(size != "1" for size in sizes)
+    several = launcher.started_several()
+    if several is not None:
+        return several
     try:
         return peers().world > 1
     except BackendError:
-        return any(os.environ.get(name, "0") != "0" for name in _RANKS)
+        return not launcher.is_first()
 
 
 @cache
@@ -48,7 +43,8 @@ def peers() -> Peers:
 
 def library() -> str:
     """Which MPI there is, and its version. Raises BackendError where there is none."""
-    return str(_module().Get_library_version()).strip().partition("\n")[0]
+    first_line = str(_module().Get_library_version()).strip().partition("\n")[0]
+    return " ".join(first_line.split())
 
 
 def _module() -> Any:

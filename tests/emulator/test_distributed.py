@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from dla.assembler import assemble
-from dla.emulator import mpi
+from dla.emulator import launcher, mpi
 from dla.emulator.api import Machine
 from dla.emulator.distributed import MESSAGE_BYTES, DistributedSession, RankSession, world_matches
 from dla.emulator.golden.machine import GoldenMachine
@@ -319,5 +319,5 @@ def test_one_process_alone_needs_no_mpi(
 
 def forget_launchers(monkeypatch: pytest.MonkeyPatch) -> None:
     """As if no launcher had started this process."""
-    for name in (*mpi._RANKS, *mpi._SIZES):
+    for name in (*launcher.RANKS, *launcher.SIZES):
         monkeypatch.delenv(name, raising=False)
