@@ -89,6 +89,37 @@ def test_the_plan_says_what_was_modelled_and_what_measured(monkeypatch: pytest.M
     assert [(step["measured_us"], step["modelled"]) for step in steps] == [(pytest.approx(7.3), False)] * 2
 
 
+@pytest.mark.parametrize(("options", "expected"), [
+    ((), []),
+    (("--ranks", "4"), ["generic", "generic"]),
+    (("--ranks", "4", "--transport", "nccl"), ["host", "host"]),
+    (("--ranks", "16"), ["host", "host"]),
+])  # fmt: skip
+def test_the_plan_says_what_carries_collectives(options: tuple[str, ...], expected: list[str]) -> None:
+    """Memory that ranks reach, inside the kernel; NCCL, between launches, if asked for, or for many ranks."""
+    Path("net.dla").write_text(
+        ".input x : f32[8]\n.output y : f32[8]\nmain:\n    ALLREDUCE.sum y, x\n    ALLREDUCE.max y, y\n    HALT\n"
+    )
+    done = dla("inspect", "net.dla", "--plan", "--json", *options)
+    assert done.exit_code == 0, done.output
+    steps = json.loads(done.stdout)["instructions"]
+    assert [step["path"] for step in steps] == (expected or ["generic"] * 2)
+    between = "NCCL between launches, among "
+    assert [step["how"].startswith(between) for step in steps] == [path == "host" for path in expected or ["", ""]]
+
+
+def test_ranks_are_for_the_plan() -> None:
+    """Nothing else that is shown depends on them; and a program for some ranks is for no others."""
+    write_programs()
+    done = dla("inspect", "double.dla", "--ranks", "2")
+    assert done.exit_code == 2
+    assert "--ranks and --transport are for --plan" in done.output
+    Path("two.dla").write_text(".world 2\n.output y : f32[1]\nmain:\n    FILL y, 1\n    HALT\n")
+    done = dla("inspect", "two.dla", "--plan", "--ranks", "3")
+    assert done.exit_code == 2
+    assert "the program is for 2 ranks, not for 3" in done.output
+
+
 def test_the_plan_and_the_memory_are_not_shown_at_once() -> None:
     """Neither is left out in silence."""
     result = dla("inspect", "model.onnx", *BOUND, "--plan", "--memory")

@@ -12,6 +12,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from dla.emulator.device import build, nccl
+from dla.isa.errors import BackendError
 from dla.tests.emulator.device.cpu_machine import needs_compiler
 
 LAUNCHER = next((found for name in ("mpiexec", "mpirun")
@@ -65,14 +67,14 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def mpirun(
-    count: int, *arguments: str, code: str = "from dla.cli import main; main()"
+    count: int, *arguments: str, code: str = "from dla.cli import main; main()", limit: int = 120
 ) -> subprocess.CompletedProcess[str]:  # fmt: skip
-    """`mpirun -n COUNT dla ARGUMENTS`, ended if it hangs."""
+    """`mpirun -n COUNT dla ARGUMENTS`, ended after `limit` seconds."""
     assert LAUNCHER is not None
     command = [sys.executable, "-c", code, *arguments]
     root = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
     return subprocess.run([LAUNCHER, "-n", str(count), *command], capture_output=True, text=True, check=False,
-                          timeout=120, env={**os.environ, **root})  # fmt: skip
+                          timeout=limit, env={**os.environ, **root})  # fmt: skip
 
 
 @pytest.mark.parametrize("given", ["x=both.npy", "x=apart.npy"])
@@ -207,6 +209,26 @@ def test_fewer_gpus_than_processes() -> None:
     assert done.returncode != 0
     assert "ranks 0 and 1 have the same GPU" in done.stderr
     assert "start as many processes on a host as it has GPUs" in done.stderr
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("ranks", [2, 4])
+def test_each_process_has_a_real_gpu(ranks: int) -> None:
+    """The bits of golden ranks that accumulate in f32; a trap on one ends all."""
+    try:
+        nccl.library()
+    except BackendError as error:
+        pytest.skip(str(error))
+    if build.import_cupy().cuda.runtime.getDeviceCount() < ranks:
+        pytest.skip(f"fewer than {ranks} GPUs")
+    args = ("run", "sum.dla", "--random", "7", "--set", "n=3", "-o", "y.npy")
+    done = mpirun(ranks, *args, "--backend", "gpu", limit=900)
+    assert done.returncode == 0, done.stderr
+    assert mpirun(ranks, *args[:-1], "golden.npy", "--backend", "golden").returncode == 0
+    for rank in range(ranks):
+        np.testing.assert_allclose(np.load(f"y.rank{rank}.npy"), np.load(f"golden.rank{rank}.npy"), rtol=1e-6)
+    done = mpirun(ranks, "run", "failing.dla", "--random", "1", "--backend", "gpu")
+    assert done.stderr.count("trap[assert] on rank 1 at instruction 1") == ranks
 
 
 @needs_compiler

@@ -256,3 +256,13 @@ def test_whoever_fails_ends_those_who_wait_for_it(error: BaseException) -> None:
     CliRunner().invoke(main, ["go"])
     assert len(codes) == 1
     assert codes[0] != 0
+
+
+def test_a_transport_needs_the_gpu_machine() -> None:
+    """There is nothing to choose on the other one."""
+    done = dla("run", "two.dla", "-i", "both.npy", "--transport", "nccl", "--backend", "golden")
+    assert done.exit_code == 2
+    assert "--transport needs the GPU machine" in done.output
+    done = dla("run", "two.dla", "-i", "both.npy", "--transport", "mail")
+    assert done.exit_code == 2
+    assert "'peer', 'nccl'" in done.output

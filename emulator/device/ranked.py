@@ -12,7 +12,7 @@ import ctypes
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import permutations
+from itertools import count, permutations
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -49,7 +49,7 @@ class _Group:
     ranks: tuple[int, ...]
     kernel: build.Kernel
     stream: Any
-    events: tuple[Any, Any]  # around the launch
+    events: tuple[Any, Any]  # around the launches of a run
 
 
 class RankedDeviceSession:
@@ -222,35 +222,36 @@ class RankedDeviceSession:
         """Launches up to HALT or a trap, with collectives between them. Raises what ends a collective."""
         segments.connect(self._connect)
         segments.begin()
-        while True:
+        for launches in count():
             segments.prepare()
-            self._launch_once()
+            self._launch_once(first=launches == 0)
             if any(session.trap() for session in self._sessions) or (index := segments.reached()) is None:
                 return
             segments.exchange(index)
 
-    def _launch_once(self) -> None:
-        """One launch on each GPU, until all have ended."""
-        self._start_all()
+    def _launch_once(self, *, first: bool = True) -> None:
+        """One launch on each GPU, until all have ended; `first`: of a run."""
+        self._start_all(first=first)
         self._ask()
         self._wait()
 
-    def _start_all(self) -> None:
+    def _start_all(self, *, first: bool = True) -> None:
         for group in self._groups:
             with self._on(group.gpu):
-                self._start(group)
+                self._start(group, first=first)
 
-    def _start(self, group: _Group) -> None:
+    def _start(self, group: _Group, *, first: bool) -> None:
         """The launch of a GPU."""
-        kernel, began = group.kernel, group.events[0]
+        kernel, (began, ended) = group.kernel, group.events
         launches = kernel.parameter([self._sessions[rank].record for rank in group.ranks])
         arguments = (ctypes.c_void_p * 1)(launches.ctypes.data)
-        began.record(group.stream)
+        if first:
+            began.record(group.stream)
         self._cupy.cuda.driver.launchKernel(
             kernel.function.kernel.ptr, self.blocks, len(group.ranks), 1, BLOCK_THREADS, 1, 1, kernel.shared_bytes,
             group.stream.ptr, ctypes.addressof(arguments), 0,
         )  # fmt: skip
-        group.events[1].record(group.stream)
+        ended.record(group.stream)
 
     def _ask(self) -> None:
         """Order the reports of all ranks, and their outputs where they are small."""
@@ -308,7 +309,7 @@ class RankedDeviceSession:
             group.stream.synchronize()
 
     def _elapsed(self) -> float:
-        """Seconds of the longest launch."""
+        """Seconds from the first launch of a GPU to the end of its last, of the GPU that took longest."""
         return float(max(self._cupy.cuda.get_elapsed_time(*group.events) for group in self._groups)) / 1e3
 
     @contextlib.contextmanager

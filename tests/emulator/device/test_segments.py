@@ -319,6 +319,28 @@ def test_nothing_is_left_over(two):
 
 
 @needs_compiler
+def test_more_ranks_than_reach_each_others_memory(monkeypatch):
+    """NCCL has no limit of its own, nor have launches that wait for nobody."""
+    emulated_gpus.install(monkeypatch, blocks=BLOCKS, gpus=11)
+    program = assemble(ADD)
+    session = DeviceMachine(gpus=tuple(range(11)), transport="nccl").load(program)
+    x = np.arange(44, dtype=np.int32).reshape(11, 4)
+    np.testing.assert_array_equal(session.run({"x": x})["y"], np.tile(x.sum(axis=0), (11, 1)))
+
+
+@needs_compiler
+def test_the_time_of_a_run_is_that_of_all_its_launches(two, monkeypatch):
+    """From the first one's begin to the last one's end."""
+    recorded = {}
+    for name, event in zip(("began", "ended"), two[1]._groups[1].events, strict=True):
+        monkeypatch.setattr(
+            event, "record", lambda stream, name=name: recorded.update({name: recorded.get(name, 0) + 1})
+        )
+    two[1].run({"x": X})
+    assert recorded == {"began": 1, "ended": 2}
+
+
+@needs_compiler
 def test_the_transport_follows_from_what_connects_the_gpus(monkeypatch):
     """Unless it is asked for."""
     program = assemble(ADD)
