@@ -66,7 +66,7 @@ class RankRun(Protocol):
         ...
 
     def exchange(self, index: int) -> None:
-        """Execute the collective at `index`, where all ranks are. Raises Trap."""
+        """Execute the collective at `index`, where all ranks are. Raises Trap; InputError where memory is missing."""
         ...
 
     def end(self, elapsed: float) -> Result:
@@ -108,7 +108,7 @@ class Tell(Protocol):
     """What ranks tell each other while they connect."""
 
     def __call__(self, fact: Mapping[str, Any], error: DlaError | None = None) -> list[dict[str, Any]]:
-        """Tell all ranks `fact`, or an error; what each of them tells. Raises the first error that one tells."""
+        """Tell all ranks `fact`, or an error; what each of them tells. Raises the first error, but for time-outs."""
         ...
 
 
@@ -163,14 +163,14 @@ class DistributedSession:
         """Run to HALT, with the others: they have come there, too."""
         index: int | None = None
         while True:
-            trap: Trap | None = None
+            error: DlaError | None = None
             try:
                 if index is not None:
                     run.exchange(index)
                 index = run.advance()
-            except Trap as problem:
-                trap = problem
-            told = self._tell({"at": index}, trap)
+            except DlaError as problem:
+                error = problem
+            told = self._tell({"at": index}, error)
             if any(other["at"] != index for other in told):
                 places = [other["at"] for other in told]
                 raise everywhere(
@@ -182,21 +182,22 @@ class DistributedSession:
     def _tell(self, fact: Mapping[str, Any], error: DlaError | None = None) -> list[dict[str, Any]]:
         """What `Tell` says."""
         told = [json.loads(message) for message in self._peers.tell(_message(fact, error))]
-        for rank, other in enumerate(told):
-            if "error" in other:
-                hint = error.hint if error is not None and rank == self._peers.rank else None
-                raise everywhere(self._error(rank, other, hint))
+        errors = [rank for rank, other in enumerate(told) if "error" in other]
+        if errors:  # who has waited in vain has waited for somebody
+            rank = min(errors, key=lambda rank: told[rank]["category"] == "timeout")
+            hint = error.hint if error is not None and rank == self._peers.rank else None
+            raise everywhere(self._error(rank, told[rank], hint))
         return told
 
     def _error(self, rank: int, told: Mapping[str, Any], hint: str | None) -> DlaError:
         """The error that `rank` has told of; `hint` is known there alone."""
-        if told.get("category") not in TRAP_CATEGORIES:
-            kind_of_error = BackendError if told.get("category") == _BACKEND else InputError
-            return kind_of_error(f"rank {rank}: {told['error']}", hint=hint)
+        if told["category"] not in TRAP_CATEGORIES:
+            before = BackendError if told["category"] == _BACKEND else InputError
+            return before(f"rank {rank}: {told['error']}", hint=hint)
         kind = TimeoutTrap if told["category"] == "timeout" else Trap
         index = told["instruction"]
         location = None if index is None else self.program.location(index)
-        return kind(told["category"], told["error"], instruction=index, location=location, rank=rank)
+        return kind(told["category"], told["error"], instruction=index, location=location, rank=rank, hint=hint)
 
 
 def fingerprint(program: Program) -> str:
@@ -218,7 +219,7 @@ def _message(fact: Mapping[str, Any], error: DlaError | None) -> bytes:
     """What is told to others: a fact, or an error."""
     told: dict[str, Any] = dict(fact)
     if error is not None:
-        told = {"error": error.message[:_LONGEST_TEXT], "category": _BACKEND * isinstance(error, BackendError)}
+        told = {"error": error.message[:_LONGEST_TEXT], "category": _BACKEND if isinstance(error, BackendError) else ""}
     if isinstance(error, Trap):
         told = {"error": error.detail[:_LONGEST_TEXT], "category": error.category, "instruction": error.instruction}
     message = json.dumps(told).encode("ascii")

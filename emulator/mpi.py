@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from functools import cache, cached_property
 from typing import Any
@@ -30,6 +31,10 @@ def started() -> bool:
         return peers().world > 1
     except BackendError:
         return not launcher.is_first()
+
+
+_LAST_WORDS = 0.1
+"""Seconds that a launcher needs to pass on what was printed: it drops what it has not when it ends everything."""
 
 
 @cache
@@ -98,6 +103,7 @@ class MpiPeers:
         return gathered
 
     def abort(self, code: int) -> None:
+        time.sleep(_LAST_WORDS)
         self._all.Abort(code)
 
     def _among(self, ranks: tuple[int, ...]) -> Any:

@@ -18,7 +18,7 @@ from dla.emulator.device.nccl import Round, Transfer
 from dla.emulator.device.paths.parties import partners
 from dla.isa.descriptor import Descriptor
 from dla.isa.dtypes import Array, DType
-from dla.isa.errors import Trap
+from dla.isa.errors import InputError, Trap
 from dla.isa.instructions.allreduce import fold
 from dla.isa.program import Program
 from dla.isa.ranks import COUNTED, list_with, lists_of
@@ -90,7 +90,10 @@ class Part:
         self._dtype = DType(int(operands[0]["dtype"]))
 
     def rounds(self) -> Iterator[Round]:
-        """Do it, on the current stream of the rank's GPU: before each next step, what a round brings is there."""
+        """Do it, on the current stream of the rank's GPU: before each next step, what a round brings is there.
+
+        Raises InputError where the GPU lacks the memory.
+        """
         if self._empty:
             return
         x, members = self._flat_x(), range(len(self._ranks))
@@ -148,8 +151,13 @@ class Part:
         return Flat(address, self._memory.view_at(address, descriptor, (elements,), (1,)))
 
     def _room(self, elements: int) -> Flat:
-        """Memory of the device for so many."""
-        memory = self._cupy.cuda.alloc(max(1, elements * self._dtype.itemsize))
+        """Memory of the device for so many. Raises InputError where it is missing."""
+        size = max(1, elements * self._dtype.itemsize)
+        try:
+            memory = self._cupy.cuda.alloc(size)
+        except self._cupy.cuda.memory.OutOfMemoryError as error:
+            raise InputError(f"a collective of {len(self._ranks)} ranks needs {size:,} bytes more of GPU memory",
+                             hint='transport="peer" needs none, where GPUs reach each other') from error  # fmt: skip
         return Flat(int(memory.ptr), self._memory.carried(elements, self._dtype, memory))
 
     def _store(self, elements: Any) -> None:

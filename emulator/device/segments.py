@@ -114,7 +114,7 @@ class Segments:
         return places[0]
 
     def exchange(self, index: int) -> None:
-        """Execute the collective at `index`, which all ranks of the world have reached. Raises Trap."""
+        """Execute the collective at `index`, which all ranks of the world have reached. Raises Trap, InputError."""
         try:
             self._exchange(index)
         except Trap as trap:

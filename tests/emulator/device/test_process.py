@@ -11,7 +11,7 @@ import pytest
 
 from dla.assembler import assemble
 from dla.emulator.api import Machine
-from dla.emulator.device import nccl
+from dla.emulator.device import build, nccl
 from dla.emulator.device.machine import DeviceMachine
 from dla.emulator.device.process import DeviceRank, missing_somewhere
 from dla.emulator.distributed import DistributedSession
@@ -141,6 +141,28 @@ def test_what_is_lost_on_the_way_is_a_timeout_on_all(gpus, monkeypatch):
         assert "waited 0.2 s for other ranks, by NCCL" in text
         assert (kept, after) == ([0] * 4, (3 * X).tolist())
     assert gpus.nccl.communicators == 6
+
+
+def test_a_gpu_without_memory_for_a_collective_is_an_error_on_all(gpus, monkeypatch):
+    """Where the others have some; the next run is right."""
+    alloc, full = build.import_cupy().cuda.alloc, threading.local()
+
+    def scarce(size: int) -> Any:
+        if getattr(full, "is_full", False):
+            raise MemoryError
+        return alloc(size)
+
+    monkeypatch.setattr(build.import_cupy().cuda, "alloc", scarce)
+
+    def act(session: DistributedSession, rank: int) -> Any:
+        full.is_full = rank == 1
+        with pytest.raises(InputError) as caught:
+            session.run({"x": X})
+        full.is_full = False
+        return caught.value.message, session.state["n"].tolist(), session.run({"x": X})["y"].tolist()
+
+    text = "rank 1: a collective of 3 ranks needs 48 bytes more of GPU memory"
+    assert together(assemble(SUM), 3, act, on_gpus, timeout=0.2) == [(text, [0] * 4, (3 * X).tolist())] * 3
 
 
 def test_wrong_inputs_of_one_rank_are_an_error_on_all(gpus):
