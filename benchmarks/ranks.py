@@ -131,17 +131,20 @@ def row(size: int, machine: dla.Machine, gpus: Sequence[int], nccl: Nccl | None)
 
 @click.command()
 @click.option("--gpus", default="0,1", help="Numbers of GPUs, a rank on each.")
+@click.option("--transport", type=click.Choice(["peer", "nccl"]), help="How ranks send, if not as the GPUs can.")
 @click.option("--only", type=click.Choice(["allreduce", "blocks"]), help="Measure one of the two.")
 @click.option("--commit", default=None, help="What was measured, where it is no git checkout.")
 @click.option("--output", type=click.Path(path_type=Path), help="Write JSON.")
-def main(gpus: str, only: str | None, commit: str | None, output: Path | None) -> None:
+def main(gpus: str, transport: str | None, only: str | None, commit: str | None, output: Path | None) -> None:
     """Measure ALLREDUCE from 4 KB to 64 MB, and Llama's blocks with their weights cut, beside one GPU."""
     numbers = tuple(map(int, gpus.split(",")))
-    machine = dla.Machine("gpu", gpus=numbers)
+    machine = dla.Machine("gpu", gpus=numbers, transport=transport)
     facts: dict[str, Any] = {
         "device": f"{len(numbers)} x {benchmark.device()}", "host": benchmark.host(), "versions": benchmark.versions(),
         "commit": commit or benchmark.commit(), "taken": datetime.now(UTC).isoformat(timespec="seconds"),
     }  # fmt: skip
+    if transport is not None:
+        facts["transport"] = transport
     if only != "blocks":
         nccl = Nccl(numbers) if len(set(numbers)) == len(numbers) > 1 else None
         facts["ranks"] = told(row(size, machine, numbers, nccl) for size in SIZES)
