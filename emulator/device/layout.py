@@ -21,7 +21,7 @@ PATH_DETAIL = 16
 CLAIMS_AT = 13
 PARTY_AT = 14
 MOST_RANKS = 8
-CARD_PLACES, CARD_PLACE_BYTES, DIRECT_BYTES = 2, 16384, 8192
+CARD_PLACES, CARD_PLACE_BYTES, DIRECT_BYTES = 2, 16384, 16384
 IMAGES_AHEAD = 3
 PATH_GENERIC, PATH_GEMM, PATH_STREAM, PATH_CONV, PATH_FLASH, PATH_PIXELS, PATH_HOST = range(7)
 PATHS = ("generic", "gemm", "stream", "conv", "flash", "pixels", "host")  # their names
@@ -71,7 +71,7 @@ CONSTANTS: dict[str, tuple[int, str]] = {
     "MOST_RANKS": (MOST_RANKS, "that run a program together"),
     "CARD_PLACES": (CARD_PLACES, "cards that a block sends to another rank before that has taken the first"),
     "CARD_PLACE_BYTES": (CARD_PLACE_BYTES, "that a card takes, each of whose words has a number beside it"),
-    "DIRECT_BYTES": (DIRECT_BYTES, "for each block: where more is sent, ranks reach into each other's memory"),
+    "DIRECT_BYTES": (DIRECT_BYTES, "of a block's share times members: ranks reach into memory where it is more"),
     "IMAGES_AHEAD": (IMAGES_AHEAD, "instructions asked for by the controller, the present one included"),
     "CONTROLLER_ONLY": (CONTROLLER_ONLY, "flag of instructions that the controller executes itself"),
     "TENSOR_MAP_BYTES": (TENSOR_MAP_BYTES, "CUtensorMap"),

@@ -187,16 +187,14 @@ class RankedDeviceSession:
         """What `RankedLaunch.enqueue` does."""
         if launch is not self._bound:
             raise outdated()
-        cuda = self._cupy.cuda
-        if stream is None:
-            stream = cuda.get_current_stream()
-        elif not hasattr(stream, "ptr"):
-            stream = cuda.ExternalStream(stream.cuda_stream)
+        cuda, runtime = self._cupy.cuda, self._cupy.cuda.runtime
+        stream = cuda.get_current_stream() if stream is None else stream
+        handle = stream.ptr if hasattr(stream, "ptr") else stream.cuda_stream
         for rank, session in enumerate(self._sessions):
             with self._on(self._gpus[rank]):
                 session.settle()
         before = cuda.Event(disable_timing=True)
-        before.record(stream)
+        runtime.eventRecord(before.ptr, handle)
         for group in self._groups:
             group.stream.wait_event(before)
         try:
@@ -205,7 +203,7 @@ class RankedDeviceSession:
             self._stop(set_back=False)
             raise
         for group in self._groups:
-            stream.wait_event(group.events[1])
+            runtime.streamWaitEvent(handle, group.events[1].ptr)
 
     def check(self) -> None:
         """What `RankedLaunch.check` does."""

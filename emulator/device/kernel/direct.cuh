@@ -128,12 +128,14 @@ struct DirectPost : Post {
     }
 };
 
-// Whether it is worth that: where the plan allows it, all ranks see the same.
+// Whether it is worth that: where the plan allows it, all ranks see the same. A card goes to each member, with its numbers, and of
+// what lies in memory no more than two shares, so it is worth it earlier where there are many.
 DEV bool is_direct(const Work& w, u32 kind) {
     const Tensor& out = in_shared(w.operands[0]);
     const Tensor& x = in_shared(w.operands[1]);
     const i64 bytes = part_of(w, kind) * x.item_bytes;
-    return Party(w).may_reach() && x.contiguous && out.contiguous && bytes % VECTOR_BYTES == 0 && bytes > static_cast<i64>(gridDim.x) * DIRECT_BYTES;
+    const u32 copies = kind ? Party(w).count() : 2;  // BROADCAST and PERMUTE have the least to send
+    return Party(w).may_reach() && x.contiguous && out.contiguous && bytes % VECTOR_BYTES == 0 && bytes * copies > static_cast<i64>(gridDim.x) * DIRECT_BYTES;
 }
 DEV_CALL void exchange_directly(const Work& w, u32 tile, const Block& block, u32 kind, u32 sub) {
     DirectPost post(w, block, kind);

@@ -15,6 +15,8 @@ MAY_REACH, SENDS_AT, GETS_AT = 1 << 4, 8, 16
 from this rank, and of those that it gets something from."""
 _DIVIDED = ("ALLTOALL", "REDUCESCATTER")
 """Their x has a part for each rank."""
+_SENT_BY_ONE = ("BROADCAST", "PERMUTE")
+"""A rank gets something from one other at most."""
 _CHUNK = 16
 """Bytes that they read and write at a time."""
 _SWAPPED = ("ALLTOALL", "PERMUTE")
@@ -34,7 +36,9 @@ def party(instruction: Instruction, context: Context) -> Schedule | None:
     x, out = _operand(instruction, "x"), _operand(instruction, "out")
     may_reach = _in_chunks(x) and _in_chunks(out) and not (x == out and instruction.row.mnemonic in _SWAPPED)
     share = x.elements * x.dtype.itemsize // (len(members) if instruction.row.mnemonic in _DIVIDED else 1)
-    how = "in each other's memory" if may_reach and share > DIRECT_BYTES * context.target.blocks else "by cards"
+    copies = 2 if instruction.row.mnemonic in _SENT_BY_ONE else len(members)
+    large = share * copies > DIRECT_BYTES * context.target.blocks
+    how = "in each other's memory" if may_reach and large else "by cards"
     numbers = (ranks, whom | MAY_REACH * may_reach)
     return Schedule(PATH_GENERIC, (0,) * PARTY_AT + numbers, f"among {len(members)} ranks, {how}")
 

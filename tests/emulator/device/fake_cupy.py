@@ -46,6 +46,8 @@ class Stream:
 class Event:
     """An event that has always happened."""
 
+    ptr = 0
+
     def __init__(self, disable_timing: bool = False) -> None:
         self.disable_timing = disable_timing
 

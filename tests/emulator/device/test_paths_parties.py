@@ -12,7 +12,7 @@ from dla.emulator.device.paths.parties import GETS_AT, MAY_REACH, SENDS_AT
 from dla.isa.descriptor import Segment
 
 BLOCKS = 4
-LARGE = 4 * BLOCKS * DIRECT_BYTES  # elements of f32
+LARGE = 2 * BLOCKS * DIRECT_BYTES  # elements of f32
 
 
 def collective(text: str, rank: int = 0, world: int = 2) -> Schedule:
@@ -60,6 +60,8 @@ def test_who_sends_to_whom():
     (f".input x : f32[2, {LARGE // 16}]\n.output y : f32[{LARGE // 16}]\nmain:\n    REDUCESCATTER.sum y, x", False),
     (f".state x : f32[{LARGE + 4}]\nmain:\n    ALLREDUCE.sum x[1:{LARGE + 1}], x[1:{LARGE + 1}]", False),
     (f".state x : f32[{LARGE + 4}]\nmain:\n    ALLREDUCE.sum x[4:], x[4:]", True),
+    (f".state x : f32[{LARGE // 16}]\nmain:\n    BROADCAST x, x", False),
+    (f".state x : f32[{LARGE // 16 + 4}]\nmain:\n    BROADCAST x, x", True),
     (f".state x : f32[64, {LARGE // 64}]\nmain:\n    ALLREDUCE.sum x.T, x.T", False),
 ])  # fmt: skip
 def test_ways(text: str, reaches: bool):
@@ -67,3 +69,9 @@ def test_ways(text: str, reaches: bool):
     found = collective(text)
     assert found.summary == "among 2 ranks, " + ("in each other's memory" if reaches else "by cards")
     assert bool(found.detail[PARTY_AT + 1] & MAY_REACH) >= reaches
+
+
+def test_more_ranks_reach_into_memory_earlier():
+    """Cards go to all of them, and all of them write a part."""
+    text = f".state x : f32[{LARGE // 32 + 4}]\nmain:\n    ALLREDUCE.sum x, x"
+    assert [collective(text, world=world).summary.endswith("memory") for world in (2, 4, 8)] == [False, True, True]
