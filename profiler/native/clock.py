@@ -27,10 +27,10 @@ LONG_SECONDS = 2e-4
 """Where launching is little of a kernel's time: one call is enough then, and operands need not fit several times."""
 FEWEST_MORE, MOST_MORE = 4, 16
 """Calls that the longer graph has more, as many as take LONG_SECONDS: what launches differ by is shared out."""
-PICKS = 8
+PICKS = 16
 """Of cuDNN's autotuner, of which the fastest counts: it tries each kernel once, so what it picks varies (on an H200 one
-pick for a convolution took up to 1.3 times as long as another, and one of six was the best). PyTorch keeps a pick for
-the thread that asked."""
+pick for a convolution took up to 1.3 times as long as another, and one of six was the best, so that
+eight miss it one time in four). PyTorch keeps a pick for the thread that asked."""
 WARMING = 3  # runs before a graph is captured: what is done only once is done then
 
 
