@@ -63,16 +63,20 @@ def planned(
 
     `choices` knows what was measured there. `ranks`: None for as many as the program declares, or one. `transport`:
     None for memory that GPUs reach, for as many ranks as that serves. Addresses are made up, so no GPU is needed.
-    `program` is verified. Raises InputError for dims of 2**31 and more, and where it is for another number of ranks.
+    `program` is verified. Raises InputError for dims of 2**31 and more, and where it is for another number of ranks, or
+    these are too many for `transport`.
     """
     from dla.emulator.device import plan
     from dla.emulator.device.layout import MOST_RANKS, PATHS, WAIT_FOR_ALL
     from dla.emulator.device.paths import Target
+    from dla.emulator.device.paths.parties import few_enough
     from dla.emulator.ranks import world_of
     from dla.isa.descriptor import Segment
 
     world = world_of(program, ranks)
     transport = transport or ("peer" if world <= MOST_RANKS else "nccl")
+    if transport == "peer":
+        few_enough(world)
     # Of rank 0; those of others differ in whom they send to.
     target = Target(blocks, hopper=hopper, world=world, transport=transport if world > 1 else "peer")
     made = plan.build(program, {s: s.value << 40 for s in Segment}, target, choices)

@@ -118,6 +118,9 @@ def test_ranks_are_for_the_plan() -> None:
     done = dla("inspect", "two.dla", "--plan", "--ranks", "3")
     assert done.exit_code == 2
     assert "the program is for 2 ranks, not for 3" in done.output
+    done = dla("inspect", "double.dla", "--plan", "--ranks", "9", "--transport", "peer")
+    assert done.exit_code == 2
+    assert "at most 8 ranks reach each other's memory, and these are 9" in done.output
 
 
 def test_the_plan_and_the_memory_are_not_shown_at_once() -> None:

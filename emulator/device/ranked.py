@@ -20,10 +20,11 @@ import numpy as np
 from dla.emulator.binding import Bound, bind_state, is_device_array, to_host
 from dla.emulator.device import build
 from dla.emulator.device.launch import RankedLaunch
-from dla.emulator.device.layout import BLOCK_THREADS, MAILBOX, MOST_RANKS, PAIR, mail_bytes
+from dla.emulator.device.layout import BLOCK_THREADS, MAILBOX, PAIR, mail_bytes
 from dla.emulator.device.memory import DeviceMemory
 from dla.emulator.device.nccl import Communicators
 from dla.emulator.device.paths import Target, Transport
+from dla.emulator.device.paths.parties import few_enough
 from dla.emulator.device.segments import Segments
 from dla.emulator.device.session import NOT_READY, DeviceSession, outdated
 from dla.emulator.ranks import bind_ranks, split
@@ -69,9 +70,7 @@ class RankedDeviceSession:
         world = len(gpus)
         self._gpus = tuple(gpus)
         if transport == "peer":
-            if world > MOST_RANKS:
-                raise InputError(f"the GPU machine runs at most {MOST_RANKS} ranks, and these are {world}",
-                                 hint="use --backend golden")  # fmt: skip
+            few_enough(world)
             _reach_each_other(self._cupy, sorted(set(gpus)))
         else:
             communicators = self._connect()  # what is missing is said before minutes of compiling

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dla.emulator.device.layout import DIRECT_BYTES, MOST_RANKS, PARTY_AT, PATH_GENERIC
 from dla.emulator.device.paths.types import Context, Schedule
 from dla.isa.descriptor import Descriptor, contiguous_strides
+from dla.isa.errors import InputError
 from dla.isa.program import Instruction
 from dla.isa.ranks import RankPairs, list_with, lists_of
 
@@ -32,7 +33,7 @@ def party(instruction: Instruction, context: Context) -> Schedule | None:
     sends, gets = partners(instruction, members, own, context.pairs)
     ranks = sum(rank << 4 * place for place, rank in enumerate(members))
     whom = len(members) | sum(1 << SENDS_AT + m for m in sends) | sum(1 << GETS_AT + m for m in gets)
-    assert len(members) <= MOST_RANKS, "the machine refuses more"
+    assert len(members) <= MOST_RANKS, "few_enough comes first"
     x, out = _operand(instruction, "x"), _operand(instruction, "out")
     may_reach = _in_chunks(x) and _in_chunks(out) and not (x == out and instruction.row.mnemonic in _SWAPPED)
     share = x.elements * x.dtype.itemsize // (len(members) if instruction.row.mnemonic in _DIVIDED else 1)
@@ -41,6 +42,13 @@ def party(instruction: Instruction, context: Context) -> Schedule | None:
     how = "in each other's memory" if may_reach and large else "by cards"
     numbers = (ranks, whom | MAY_REACH * may_reach)
     return Schedule(PATH_GENERIC, (0,) * PARTY_AT + numbers, f"among {len(members)} ranks, {how}")
+
+
+def few_enough(ranks: int) -> None:
+    """Raise InputError where they are more than send to each other inside the kernel."""
+    if ranks > MOST_RANKS:
+        raise InputError(f"at most {MOST_RANKS} ranks reach each other's memory, and these are {ranks}",
+                         hint="--transport nccl, with a GPU for each, or --backend golden")  # fmt: skip
 
 
 def partners(
