@@ -47,7 +47,7 @@ class Machine:
         """
         if not isinstance(program, Program):
             raise InputError(f"a machine runs a Program, and this is a {type(program).__name__}",
-                             hint="compile_model(...).program is one")  # fmt: skip
+                             hint="dla.load(path) gives one, and compile_model(...).program is one")  # fmt: skip
         verify(program)
         return self._backend.load(program)
 
