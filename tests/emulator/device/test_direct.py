@@ -14,13 +14,13 @@ from dla.tests.emulator.device.cpu_machine import needs_compiler
 from dla.tests.emulator.device.test_ranked import golden
 from dla.tests.emulator.golden.test_ranks import assert_same, text, values
 
-BLOCKS = 8  # of each rank: cards of 4 KB would be fewer
+BLOCKS = 4  # of each rank: cards of 4 KB would be fewer
 CHUNK = 16
 
 
 @needs_compiler
 @pytest.mark.parametrize("operation", ["ALLREDUCE.max", "ALLGATHER", "REDUCESCATTER.mean", "ALLTOALL"])
-@pytest.mark.parametrize("world", [3, 5, 6, 7, 8])
+@pytest.mark.parametrize("world", [3, 6, 8])
 def test_just_large_enough(monkeypatch, world, operation):
     """A few chunks below the limit, where cards go, and above it: what is brought is whole."""
     emulated_gpus.install(monkeypatch, blocks=BLOCKS * world)
