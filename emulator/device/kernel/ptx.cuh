@@ -3,7 +3,6 @@
 #include "clock.cuh"
 
 DEV u32 shared_address(const void* p) { return static_cast<u32>(__cvta_generic_to_shared(p)); }
-
 // `v`, which lies in shared memory, and `p`, which points to global memory. A reference that came through a call, or from
 // memory, does not say so; access by it would be slower, and keep others waiting. The compiler forgets a cast of its own.
 template <class T> DEV const T& in_shared(const T& v) {

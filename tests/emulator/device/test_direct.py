@@ -11,7 +11,7 @@ from dla.emulator.device.machine import DeviceMachine
 from dla.isa.dtypes import BY_TEXT
 from dla.tests.emulator.device import emulated_gpus
 from dla.tests.emulator.device.cpu_machine import needs_compiler
-from dla.tests.emulator.device.test_ranked import golden
+from dla.tests.emulator.device.golden_ranks import golden
 from dla.tests.emulator.golden.test_ranks import assert_same, text, values
 
 BLOCKS = 4  # of each rank: cards of 4 KB would be fewer

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -11,23 +10,21 @@ import numpy as np
 import pytest
 
 from dla.assembler import assemble
-from dla.emulator.api import Machine
 from dla.emulator.binding import to_host
 from dla.emulator.device import build
 from dla.emulator.device.layout import MAILBOX, MOST_RANKS, mail_bytes
 from dla.emulator.device.machine import DeviceMachine
 from dla.emulator.device.ranked import RankedDeviceSession
-from dla.emulator.random_inputs import random_inputs
 from dla.isa.dtypes import BY_TEXT
 from dla.isa.errors import BackendError, InputError, TimeoutTrap, Trap
 from dla.isa.program import Program
 from dla.tests import planted_faults
 from dla.tests.emulator.device import emulated_gpus
 from dla.tests.emulator.device.cpu_machine import needs_compiler
+from dla.tests.emulator.device.golden_ranks import NAMES, assert_is_as_golden, golden
 from dla.tests.emulator.golden.test_ranks import OPERATIONS, TYPES, assert_same, cases, text, values
 from dla.tests.planted_faults import FAULTS, RANKS, Fault
 
-PROGRAMS = Path(__file__).parents[3] / "programs"
 Load = Callable[..., RankedDeviceSession]
 
 
@@ -49,11 +46,6 @@ def load(request, monkeypatch) -> Load:
 
     load.emulated = request.param == "emulated"
     return load
-
-
-def golden(program: Program, **options: Any) -> Any:
-    """The golden machine that rounds as this one does."""
-    return Machine("golden", accumulate="f32", watch=False, **options).load(program)
 
 
 SHAPES = ((0,), (1,), (3,), (7,), (2, 5), (3, 0, 2), (1030,), (5000,))
@@ -195,23 +187,10 @@ def test_collectives_of_different_groups_follow_each_other(load, gpus):
         np.testing.assert_array_equal(got.state["n"], wanted.state["n"])
 
 
-NAMES = (
-    "data_parallel", "tensor_parallel_mlp", "tensor_parallel_transformer", "pipeline", "expert_parallel",
-    "ring_allreduce",
-)  # fmt: skip
-
-
 @pytest.mark.parametrize("name", NAMES)
 def test_programs_of_several_ranks(load, name):
-    """Those that come with the project have on GPUs what golden ranks have, but for rounding."""
-    program = assemble((PROGRAMS / f"{name}.dla").read_text(), folder=PROGRAMS)
-    ranks = program.world or 4
-    inputs = random_inputs(program, 1, {})
-    got, wanted = load(program, ranks).run(inputs), golden(program, ranks=ranks).run(inputs)
-    for output, array in wanted.outputs.items():
-        np.testing.assert_allclose(
-            got[output].astype(np.float64), array.astype(np.float64), rtol=2e-2, atol=1e-3, err_msg=output
-        )
+    """Each of them."""
+    assert_is_as_golden(load, name)
 
 
 TRAPS = """

@@ -12,15 +12,15 @@ from dla.assembler import assemble
 from dla.emulator.device import build, collectives, nccl
 from dla.emulator.device.machine import DeviceMachine
 from dla.emulator.device.ranked import RankedDeviceSession
-from dla.emulator.random_inputs import random_inputs
-from dla.isa.dtypes import BY_TEXT, DType, convert
+from dla.isa.dtypes import BY_TEXT
 from dla.isa.errors import BackendError, InputError, TimeoutTrap, Trap
 from dla.isa.program import Program
 from dla.isa.verifier import verify
 from dla.tests import planted_faults
 from dla.tests.emulator.device import emulated_gpus
 from dla.tests.emulator.device.cpu_machine import needs_compiler
-from dla.tests.emulator.device.test_ranked import ADD, MANY, NAMES, PROGRAMS, SHAPES, VIEWS, golden
+from dla.tests.emulator.device.golden_ranks import NAMES, assert_is_as_golden, golden
+from dla.tests.emulator.device.test_ranked import ADD, MANY, SHAPES, VIEWS
 from dla.tests.emulator.golden.test_ranks import OPERATIONS, TYPES, assert_same, cases, text, values
 from dla.tests.planted_faults import FAULTS, RANKS
 
@@ -126,14 +126,7 @@ def test_collectives_of_different_groups_follow_each_other(load):
 @pytest.mark.parametrize("name", NAMES)
 def test_programs_of_several_ranks(load, name):
     """Those that come with the project have on GPUs what golden ranks have, but for rounding."""
-    program = assemble((PROGRAMS / f"{name}.dla").read_text(), folder=PROGRAMS)
-    ranks = program.world or 4
-    inputs = random_inputs(program, 1, {})
-    got, wanted = load(program, ranks).run(inputs), golden(program, ranks=ranks).run(inputs)
-    for output, array in wanted.outputs.items():
-        np.testing.assert_allclose(
-            got[output].astype(np.float64), array.astype(np.float64), rtol=2e-2, atol=1e-3, err_msg=output
-        )
+    assert_is_as_golden(load, name)
 
 
 CONTROL = """
@@ -372,79 +365,6 @@ def test_what_cannot_be_loaded_says_why(monkeypatch):
 
 
 _REAL_LIBRARY = nccl.library
-
-PRODUCTS = """
-.world 2
-.input x : bf16[1, 64]
-.input w : bf16[64, 64]
-.scratch a : bf16[1, 64]
-.scratch b : bf16[1, 64]
-.output y : bf16[1, 64]
-main:
-    GEMM a, x, w
-    GEMM b, a, w
-    ALLREDUCE.max y, x
-    GEMM a, b, w
-    GEMM b, a, w
-    LOOP s0, 6
-        GEMM a, b, w
-        ALLREDUCE.min y, y
-        GEMM b, a, w
-        GEMM a, b, w
-        GEMM b, a, w
-    ENDLOOP
-    LOOP s0, 9
-        GEMM a, b, w
-        GEMM b, a, w
-    ENDLOOP
-    ALLREDUCE.max y, b
-    HALT
-"""
-
-
-@needs_compiler
-def test_products_that_take_results_as_they_come_do_so_inside_a_segment(monkeypatch):
-    """On Hopper: a launch that goes on has nothing of what the one before left in the exchange."""
-    emulated_gpus.install(monkeypatch, blocks=4, gpus=2, connected=False, hopper=True)
-    program = assemble(PRODUCTS)
-    session = DeviceMachine(gpus=(0, 1)).load(program)
-    plan = session._sessions[0].plan
-    takers = {i for i, chosen in enumerate(plan.schedules) if "takes a from" in chosen.summary}
-    assert takers == {1, 4, 14}
-    w = np.linalg.qr(np.random.default_rng(0).standard_normal((64, 64)))[0]
-    x = np.random.default_rng(1).standard_normal((2, 1, 64))
-    inputs = {name: convert(array, DType.BF16) for name, array in (("x", x), ("w", w))}
-    reference = golden(program).run(inputs)["y"].astype(np.float32)
-    for _ in range(3):
-        np.testing.assert_allclose(session.run(inputs)["y"].astype(np.float32), reference, rtol=0.05, atol=0.05)
-
-
-@needs_compiler
-def test_only_the_first_launch_begins_with_the_first_product(monkeypatch):
-    """On Hopper, the loader fetches what a program begins with ahead of everything else."""
-    emulated_gpus.install(monkeypatch, blocks=4, gpus=2, connected=False, hopper=True)
-    program = assemble("""
-.world 2
-.input x : bf16[256, 320]
-.input w : bf16[320, 512]
-.scratch a : bf16[256, 320]
-.scratch c : bf16[256, 512]
-.output y : bf16[256, 512]
-main:
-    GEMM c, x, w
-    ALLREDUCE.max a, c[:, :320]
-    GEMM y, a, w
-    ALLREDUCE.min y, y
-    HALT
-""")
-    session = DeviceMachine(gpus=(0, 1)).load(program)
-    assert session._sessions[0].plan.rehearsal
-    rng = np.random.default_rng(0)
-    drawn = {"x": rng.standard_normal((2, 256, 320)), "w": rng.standard_normal((320, 512)) / 18}
-    inputs = {name: convert(array, DType.BF16) for name, array in drawn.items()}
-    reference = golden(program).run(inputs)["y"].astype(np.float32)
-    for _ in range(2):
-        np.testing.assert_allclose(session.run(inputs)["y"].astype(np.float32), reference, rtol=0.05, atol=0.05)
 
 
 def test_addresses_out_of_bounds_trap(load):
