@@ -131,8 +131,8 @@ def dis(program: str, output: str, model: ModelOptions, as_json: bool) -> None:
 @model_options
 @json_option
 def inspect(
-    program: str, memory: bool, plan: bool, ranks: int | None, transport: Literal["peer", "nccl"] | None,
-    model: ModelOptions, as_json: bool,
+    program: str, memory: bool, plan: bool, dims: tuple[str, ...], ranks: int | None,
+    transport: Literal["peer", "nccl"] | None, model: ModelOptions, as_json: bool,
 ) -> None:  # fmt: skip
     """Show what a program contains.
 
@@ -144,12 +144,12 @@ def inspect(
 
     if memory and plan:
         raise click.UsageError("--memory and --plan show different things: give one of them")
-    if (ranks or transport) and not plan:
-        raise click.UsageError("--ranks and --transport are for --plan")
+    if (dims or ranks or transport) and not plan:
+        raise click.UsageError("--set, --ranks and --transport are for --plan")
     found = source(program, model).program
     verify(found)
     if plan:
-        facts, parts = report_plan.view(found, ranks, transport)
+        facts, parts = report_plan.view(found, parsed_dims(dims), ranks, transport)
     else:
         facts, parts = (report_memory if memory else report).view(found)
     if as_json:

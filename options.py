@@ -121,8 +121,10 @@ def model_options(command: Command) -> Command:
 
 
 def plan_options(command: Command) -> Command:
-    """For which ranks `--plan` plans: the command gets `ranks` and `transport`."""
+    """What `--plan` plans for: the command gets `dims`, `ranks` and `transport`."""
     return _with(command,
+        click.option("--set", "dims", multiple=True, metavar="DIM=N",
+                     help="With --plan: for runs where a named dim has this value, not its largest."),
         click.option("--ranks", type=click.IntRange(1), metavar="N",
                      help="With --plan: for N ranks, if the program does not say how many it is for."),
         click.option("--transport", type=click.Choice(TRANSPORTS),

@@ -176,15 +176,7 @@ def _resolve_dims(
     program: Program, tensors: Iterable[Tensor], arrays: Mapping[str, Any], given: dict[str, int]
 ) -> dict[str, int]:
     """Every named dim's value. Raises InputError where one is unknown, missing, out of range, or contradicted."""
-    symbols = {symbol.name: symbol for symbol in program.dims}
-    for name, value in given.items():
-        if name not in symbols:
-            raise InputError(f"the program has no dim '{shown(name)}'", hint=suggest(name, symbols))
-        if isinstance(value, bool) or not isinstance(value, int | np.integer):
-            raise InputError(f"dim '{name}' must be an integer, not {shown(value)}")
-        if not 0 <= value <= symbols[name].bound:
-            raise InputError(f"dim '{name}' must be from 0 to {symbols[name].bound}, not {value}")
-    values = {name: int(value) for name, value in given.items()}
+    values = checked_dims(program, given)
     came_from = dict.fromkeys(values, "the value that was set")
     by_register = {symbol.register: symbol.name for symbol in program.dims}
     for tensor in tensors:
@@ -198,10 +190,24 @@ def _resolve_dims(
                     hint=f"inputs that share '{name}' need the same size there",
                 )
             came_from.setdefault(name, f"input '{tensor.name}'")
-    for name, symbol in symbols.items():
+    for symbol in program.dims:
+        name = symbol.name
         if name not in values:
             raise InputError(
                 f"dim '{name}' has no value, and no input's shape gives it",
                 hint=f"set it, to at most {symbol.bound}: --set {name}=N, or dims={{'{name}': N}}",
             )
     return values
+
+
+def checked_dims(program: Program, given: Mapping[str, int]) -> dict[str, int]:
+    """`given`, values of named dims, each of which the program has and allows. Raises InputError."""
+    symbols = {symbol.name: symbol for symbol in program.dims}
+    for name, value in given.items():
+        if name not in symbols:
+            raise InputError(f"the program has no dim '{shown(name)}'", hint=suggest(name, symbols))
+        if isinstance(value, bool) or not isinstance(value, int | np.integer):
+            raise InputError(f"dim '{name}' must be an integer, not {shown(value)}")
+        if not 0 <= value <= symbols[name].bound:
+            raise InputError(f"dim '{name}' must be from 0 to {symbols[name].bound}, not {value}")
+    return {name: int(value) for name, value in given.items()}

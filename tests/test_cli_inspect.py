@@ -89,6 +89,24 @@ def test_the_plan_says_what_was_modelled_and_what_measured(monkeypatch: pytest.M
     assert [(step["measured_us"], step["modelled"]) for step in steps] == [(pytest.approx(7.3), False)] * 2
 
 
+def test_the_plan_is_that_of_a_run_with_these_dims() -> None:
+    """What serves a run at its largest dims leaves most blocks idle in a small one."""
+    Path("net.dla").write_text(
+        ".input x : bf16[n <= 4096, 1024]\n.input w : bf16[1024, 1024]\n.output y : bf16[n, 1024]\n"
+        "main:\n    GEMM y, x, w\n    HALT\n"
+    )
+    for options, size, result in ((), 4096, 4096), (("--set", "n=64"), 64, 64), (("--set", "n=33"), 64, 64):
+        facts = json.loads(dla("inspect", "net.dla", "--plan", "--json", *options).stdout)
+        assert facts["dims"] == {"n": size}
+        assert facts["instructions"][0]["result"] == f"bf16[{result}, 1024]"
+    ways = [dla("inspect", "net.dla", "--plan", *options).stdout for options in ((), ("--set", "n=64"))]
+    assert "n <= 64:" in ways[1]
+    assert ["128 x 256" in way for way in ways] == [True, False]
+    done = dla("inspect", "net.dla", "--plan", "--set", "n=4097")
+    assert done.exit_code == 2
+    assert "dim 'n' must be from 0 to 4096, not 4097" in done.output
+
+
 @pytest.mark.parametrize(("options", "expected"), [
     ((), []),
     (("--ranks", "4"), ["generic", "generic"]),
@@ -113,7 +131,7 @@ def test_ranks_are_for_the_plan() -> None:
     write_programs()
     done = dla("inspect", "double.dla", "--ranks", "2")
     assert done.exit_code == 2
-    assert "--ranks and --transport are for --plan" in done.output
+    assert "--set, --ranks and --transport are for --plan" in done.output
     Path("two.dla").write_text(".world 2\n.output y : f32[1]\nmain:\n    FILL y, 1\n    HALT\n")
     done = dla("inspect", "two.dla", "--plan", "--ranks", "3")
     assert done.exit_code == 2

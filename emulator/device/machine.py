@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Literal, get_args
 
 from dla.emulator import mpi
@@ -32,8 +33,9 @@ class DeviceMachine:
 
     `checked` selects the build that checks the address of every element, `traced` the one that notes when each block
     did what (see `DeviceSession.trace`). `timeout` is in seconds, per wait. `tune`
-    measures, when a program is loaded, the ways in which its instructions can be executed, where that was not done
-    before on this GPU; what was measured once serves every later load (see tune.py).
+    measures, when a program is loaded or comes with sizes that need another plan, the ways in which its instructions
+    can be executed, where that was not done before on this GPU; what was measured once serves every later load (see
+    tune.py).
     `architecture` overrides the compiler's target (such as "sm_80"). `only` names the tensor rows that the kernel is to
     have (all by default), for measurements. `progress` hears of slow steps.
 
@@ -85,9 +87,12 @@ class DeviceMachine:
                              hint=f"CUDA_VISIBLE_DEVICES={gpus[0]} makes it the only one")  # fmt: skip
         kernel = self.kernel()
         choices = self._measured(kernel)
-        if self.tune and choices:
-            tune.measure(program, kernel.target, choices, self.timer(kernel), self.progress)
-        return DeviceSession(self, kernel, program, choices)
+        if not (self.tune and choices):
+            return DeviceSession(self, kernel, program, choices)
+        measure = partial(
+            tune.measure, target=kernel.target, store=choices, timer=self.timer(kernel), progress=self.progress
+        )  # fmt: skip
+        return DeviceSession(self, kernel, program, choices, measure=measure)
 
     def _load_process(self, program: Program) -> DistributedSession:
         """The same for the rank that this process is."""

@@ -14,7 +14,6 @@ from typing import Any
 
 import numpy as np
 
-from dla.emulator.blocks import register_accesses
 from dla.emulator.device import exchange, last_rows, parts
 from dla.emulator.device.exchange import Exchange
 from dla.emulator.device.generate import worker_rows
@@ -43,7 +42,6 @@ from dla.isa.encoding import WORD_BYTES, encode
 from dla.isa.errors import InputError
 from dla.isa.program import Instruction, Program
 from dla.isa.reach import Range, Reach
-from dla.isa.registers import s
 from dla.isa.scalar_attributes import ScalarValue
 from dla.isa.table import Exec, Role, Row
 
@@ -67,7 +65,6 @@ class Plan:
     before: Sequence[Sequence[int]]  # for each instruction, those that it waits for
     fused: Mapping[int, Sequence[int]]  # the products that do a NORM, by its index
     images: Array  # u8 [n]
-    images_at_bounds: Array  # the same for runs with all dims at their bounds: they have registers in fewer operands
     image_places: Array  # u32 [instructions + IMAGES_AHEAD, 2]: begin and length, in 16 bytes
     maps: tuple[AnyMap, ...]
     workspace_bytes: int
@@ -153,12 +150,10 @@ def build(
     for header, entries in zip(headers, slots, strict=True):
         header["present"] = sum(1 << k for k, entry in enumerate(entries) if entry)
     images, places = _images(headers, operands, slots)
-    images_at_bounds = _images(headers.copy(), _at_bounds(program, operands), slots)[0] if program.dims else images
     probes = tuple(origins[index] for index in tables.probes)
     return Plan(
-        program, origins, wholes, before, fused.into, images, images_at_bounds, places, tuple(context.maps),
-        context.workspace_bytes, handed.set_bytes, probes, headers, tuple(schedules), operands, tuple(slots), waits,
-        wait_lists,
+        program, origins, wholes, before, fused.into, images, places, tuple(context.maps), context.workspace_bytes,
+        handed.set_bytes, probes, headers, tuple(schedules), operands, tuple(slots), waits, wait_lists,
     )  # fmt: skip
 
 
@@ -241,24 +236,6 @@ def _operand_slots(instruction: Instruction, tables: _Tables) -> tuple[int, ...]
         else:
             slots.append(tables.slot(descriptor, target))
     return tuple(slots)
-
-
-def _at_bounds(program: Program, operands: Array) -> Array:
-    """The operands of runs with all dims at their bounds.
-
-    What the program is given as its dims, and does not change, is known when the run begins. So the controllers do not
-    work it out in each instruction, nor ways and tiles, which follow from it. But for an operand that gives the
-    register another bound: then its dim is not the bound, or a trap.
-    """
-    written = set().union(*(register_accesses(instruction)[1] for instruction in program.instructions))
-    found = operands.copy()
-    for symbol in program.dims:
-        if s(symbol.register) in written:
-            continue
-        known = (found["dim_register"] == symbol.register + 1) & (found["dims"] == symbol.bound)
-        found["dim_register"][known] = 0
-    found["dynamic"] = (found["offset_register"] != 0) | found["dim_register"].any(axis=1)
-    return found
 
 
 def _slot(extra: Descriptor | None, tables: _Tables) -> int:

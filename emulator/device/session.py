@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import ctypes
 import time
-from collections.abc import Mapping
+from collections import OrderedDict
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -15,16 +16,15 @@ from dla.emulator.device.generate import TRAP_CODES
 from dla.emulator.device.launch import Launch
 from dla.emulator.device.layout import (
     BLOCK_THREADS,
-    COUNTER_WORDS,
     LAUNCH,
-    PROBE,
     REPORT,
     TRACE_BLOCK,
     TRACE_SPAN,
-    WARP,
 )
+from dla.emulator.device.loaded import LoadedPlan
 from dla.emulator.device.memory import DeviceMemory
 from dla.emulator.device.paths import Choices, Target
+from dla.emulator.device.specialise import Sizes, Specialiser
 from dla.emulator.device.state import State
 from dla.emulator.result import Probe, Result
 from dla.emulator.trace import Trace
@@ -38,24 +38,30 @@ if TYPE_CHECKING:
 
 _CATEGORIES = {code: name for name, code in TRAP_CODES.items()}
 LONGER = "if what it waited for takes so long without hanging, allow more: --timeout SECONDS, or timeout=SECONDS"
+MOST_PLANS, MOST_PLAN_BYTES = 32, 2**29
+"""For the sizes of the last runs, that a session keeps beside the one for any size."""
 NOT_READY = 600
 """cudaErrorNotReady (CUDA Runtime API), which CuPy does not name."""
 
 
 class DeviceSession:
-    """A program on the GPU: its segments, its plan, and the buffers of a launch.
+    """A program on the GPU: its segments, its plans, and the buffers of a launch.
+
+    There is a plan for runs of any size, and others for the sizes that runs come with (specialise.py).
 
     `memory` is that of another session of an equal program, which then must not run at the same time. `target`: of the
-    plan, where it is not all of the kernel's blocks.
+    plans, where it is not all of the kernel's blocks. `measure` is told of each program before it is planned.
     """
 
     def __init__(
         self, machine: DeviceMachine, kernel: build.Kernel, program: Program, choices: Choices | None = None,
         memory: DeviceMemory | None = None, *, target: Target | None = None, cut: bool = True,
+        measure: Callable[[Program], None] = lambda _: None,
     ) -> None:  # fmt: skip
         self.program = program
         self._machine = machine
         self._kernel = kernel
+        self._choices, self._cut, self._measure = choices, cut, measure
         self._target = target or kernel.target
         self._cupy = build.import_cupy()
         stream = self._cupy.cuda.Stream(non_blocking=True)
@@ -64,25 +70,15 @@ class DeviceSession:
         self.memory = memory or DeviceMemory(self._cupy, program, stream)
         """The segments."""
         self._stream = self.memory.stream
-        self._plan = plan.build(program, self.memory.bases, self._target, choices, cut=cut)
         self._state = State(self._cupy, program, self.memory)
-        upload = self.memory.upload
-        self._tables = {
-            "images": upload(self._plan.images),
-            "image_places": upload(self._plan.image_places),
-            "maps": upload(np.frombuffer(b"".join(m.encode() for m in self._plan.maps), np.uint8)),
-            "workspace": upload(np.zeros(self._plan.workspace_bytes, np.uint8)),
-            "exchange": upload(np.full(2 * self._plan.exchange_bytes, 0xFF, np.uint8)),
-        }
-        at_bounds = self._plan.images_at_bounds
-        self._images_at_bounds = self._tables["images"] if at_bounds is self._plan.images else upload(at_bounds)
-        self._counters = upload(np.zeros(COUNTER_WORDS, np.uint32))
-        self._abort = upload(np.zeros(1, np.uint32))
-        self._probes = upload(np.zeros(max(1, len(self._plan.probes)), PROBE.dtype))
+        self._abort = self.memory.upload(np.zeros(1, np.uint32))
         self.record = self._launch_record()
         """What the kernel is given: where everything lies."""
         self._arguments = (ctypes.c_void_p * 1)(self.record.ctypes.data)
-        self._prepare()
+        self._specialiser = Specialiser(program)
+        self._plans: OrderedDict[Sizes, LoadedPlan] = OrderedDict()  # the least recently used one first
+        self._loaded: LoadedPlan  # what the record describes
+        self._use(self._specialiser.largest)
         self._bound: Launch | None = None
         self._outputs = tuple(program.in_segment(Segment.OUTPUT))
         self.expected_base = 0
@@ -90,8 +86,8 @@ class DeviceSession:
 
     @property
     def plan(self) -> plan.Plan:
-        """The plan that the kernel follows."""
-        return self._plan
+        """The plan that the kernel follows, of the last run or launch; before the first, that for any size."""
+        return self._loaded.plan
 
     @property
     def state(self) -> Mapping[str, Array]:
@@ -127,8 +123,7 @@ class DeviceSession:
         """Order everything that a launch needs."""
         self.send(bound)
         self._state.begin()
-        if self._plan.probes:
-            self.memory.clear(self._probes.ptr, len(self._plan.probes) * PROBE.dtype.itemsize)
+        self._loaded.clear_probes()
 
     def launch_once(self) -> Trap | None:
         """One launch, after `begin` or the launch before, and a wait; what ended it, if it was a trap."""
@@ -179,7 +174,7 @@ class DeviceSession:
             self.memory.fetch(spans + block * step, TRACE_SPAN.dtype, min(room, int(head["works"])))
             for block, head in enumerate(heads)
         ]
-        return result, tracing.trace(heads, noted, self._plan.origins)
+        return result, tracing.trace(heads, noted, self.plan.origins)
 
     def launch(self, inputs: Mapping[str, Any], dims: Mapping[str, int] | None = None) -> Launch:
         """Put inputs and dims on the device, for runs without the host; see `Launch`. Raises InputError."""
@@ -222,28 +217,43 @@ class DeviceSession:
 
     def _launch_record(self) -> Any:
         launch = np.zeros((), LAUNCH.dtype)
-        for name, table in self._tables.items():
-            launch[name] = table.ptr
-        launch["counters"], launch["abort"] = self._counters.ptr, self._abort.ptr
-        launch["report"], launch["probes"] = self.memory.report, self._probes.ptr
+        launch["abort"], launch["report"] = self._abort.ptr, self.memory.report
         launch["initial_registers"] = self.memory.registers
         launch["timeout_ns"] = int(self._machine.timeout * 1e9)
-        launch["instructions"] = len(self._plan.executed.instructions)
-        launch["first_pieces"], launch["pairs"] = self._plan.first_pieces, self._plan.pairs
-        launch["rehearsal"] = self._plan.rehearsal
-        launch["exchange_bytes"] = self._plan.exchange_bytes
         launch["rank"], launch["world"] = self._target.rank, self._target.world
         launch["code"], launch["code_bytes"] = self._kernel.code, self._kernel.code_bytes
         return launch
 
-    def _prepare(self) -> None:
-        """Let the GPU fill in what it alone knows of the images, once."""
-        kernel = self._kernel
-        for images in {self._tables["images"].ptr, self._images_at_bounds.ptr}:
-            self.record["images"] = images
-            with self._stream:
-                given = kernel.parameter([self.record])
-                kernel.prepare((self._target.blocks,), (WARP,), (given,), shared_mem=kernel.shared_bytes)
+    def _use(self, sizes: Sizes) -> None:
+        """Let the next launches follow the plan for `sizes`, which is made if it is not there. Raises InputError."""
+        loaded = self._plans.get(sizes)
+        if loaded is None:
+            loaded = self._plans[sizes] = self._load(self._specialiser.program(sizes))
+            self._forget()
+        elif loaded is not self._loaded:
+            loaded.describe(self.record)
+        self._plans.move_to_end(sizes)
+        self._loaded = loaded
+
+    def _forget(self) -> None:
+        """Keep the plan for any size, the newest one, and as many of the others as there is room for."""
+        others = [sizes for sizes in self._plans if sizes != self._specialiser.largest][:-1]
+        kept = sum(self._plans[sizes].nbytes for sizes in others)
+        for count, sizes in zip(range(len(others), 0, -1), others, strict=True):
+            if count < MOST_PLANS and kept <= MOST_PLAN_BYTES:
+                break
+            kept -= self._plans[sizes].nbytes
+            self._stream.synchronize()  # nothing that was enqueued needs it any longer
+            del self._plans[sizes]
+
+    def _load(self, program: Program) -> LoadedPlan:
+        """The plan of a specialised program, ready for launches, and entered in the record."""
+        self._measure(program)
+        made = plan.build(program, self.memory.bases, self._target, self._choices, cut=self._cut)
+        loaded = LoadedPlan(made, self.memory)
+        loaded.describe(self.record)
+        loaded.prepare(self._kernel, self._target.blocks, self.record)
+        return loaded
 
     def _quiet(self) -> None:
         """Wait for runs that were enqueued on streams of others."""
@@ -255,8 +265,7 @@ class DeviceSession:
         registers = np.zeros(32, np.int64)
         for symbol in self.program.dims:
             registers[symbol.register] = bound.dims[symbol.name]
-        at_bounds = all(bound.dims[symbol.name] == symbol.bound for symbol in self.program.dims)
-        self.record["images"] = (self._images_at_bounds if at_bounds else self._tables["images"]).ptr
+        self._use(self._specialiser.sizes(bound.dims))
         self.memory.send(registers, {self.program.by_name[name]: array for name, array in bound.arrays.items()})
 
     def _start(self, stream: int) -> None:
@@ -296,15 +305,14 @@ class DeviceSession:
         """Make the next launch start from zeroed counters, and without a trap."""
         self.memory.clear(self._abort.ptr, 4)
         self.memory.clear(self.memory.report, REPORT.dtype.itemsize)
-        self.memory.clear(self._counters.ptr, 4 * COUNTER_WORDS)
-        self.memory.clear(self._tables["workspace"].ptr, self._plan.workspace_bytes)
-        self.memory.clear(self._tables["exchange"].ptr, 2 * self._plan.exchange_bytes, 0xFF)
+        for loaded in self._plans.values():
+            loaded.clear()
         self._stream.synchronize()
 
     def _trap(self, report: Any) -> Trap:
         category = _CATEGORIES[int(report["category"])]
         detail = [int(d) for d in report["detail"]]
-        executed, origins = int(report["instruction"]), self._plan.origins
+        executed, origins = int(report["instruction"]), self.plan.origins
         index = origins[executed] if executed < len(origins) else None
         location = None if index is None else self.program.location(index)
         if category == "timeout":
@@ -335,11 +343,11 @@ class DeviceSession:
 
     def _read_probes(self) -> dict[int, Probe]:
         """The report of the last PROBE of each tag that was executed."""
-        if not self._plan.probes:
+        if not self.plan.probes:
             return {}
         messages = dict(self.program.debug.messages) if self.program.debug else {}
-        records = self.memory.fetch(self._probes.ptr, PROBE.dtype, len(self._plan.probes))
-        executed = [(r, index) for r, index in zip(records, self._plan.probes, strict=True) if r["order"]]
+        pairs = zip(self._loaded.probes(), self.plan.probes, strict=True)
+        executed = [(r, index) for r, index in pairs if r["order"]]
         reports = {}
         for r, index in sorted(executed, key=lambda pair: int(pair[0]["order"])):
             tag = self.program.instructions[index].attributes.get("tag", 0)

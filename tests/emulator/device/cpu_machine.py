@@ -16,6 +16,7 @@ import shutil
 import subprocess
 import tempfile
 from collections.abc import Mapping
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from types import SimpleNamespace
@@ -40,6 +41,7 @@ from dla.emulator.device.layout import (
 )
 from dla.emulator.device.paths import Choices, Target
 from dla.emulator.device.paths.tensor_map import ALIGNMENT, AnyMap, Im2colMap
+from dla.emulator.device.specialise import Sizes, Specialiser
 from dla.emulator.trace import Trace
 from dla.isa import weights
 from dla.isa.descriptor import Segment
@@ -103,6 +105,15 @@ def _text(*, hopper: bool, checked: bool, traced: bool, ranked: bool) -> str:
     return "\n".join(parts)
 
 
+@dataclass
+class _LoadedPlan:
+    """A plan, and what launches of it leave for one another."""
+
+    plan: plan.Plan
+    tables: dict[str, Array]
+    launches: int = 0  # since its counters were zero
+
+
 class CpuSession:
     """A program on the emulated device, with the methods of a DeviceSession that the tests use."""
 
@@ -117,42 +128,50 @@ class CpuSession:
         self._library = library(hopper=hopper, checked=checked, traced=traced)
         self._kept: list[Array] = []
         self._segments = {s: self._room(program.segment_bytes.get(s, 0) + _SPARE) for s in Segment}
-        bases = {segment: memory.ctypes.data for segment, memory in self._segments.items()}
+        self._hopper, self._choices = hopper, choices
         for block in weights.blocks(program):
             data = np.ascontiguousarray(block.data).reshape(-1).view(np.uint8)
             self._segments[Segment.CONST][block.offset : block.offset + data.size] = data
-        self.plan = plan.build(program, bases, Target(BLOCKS, hopper=hopper), choices)
         self._launch = np.zeros((), LAUNCH.dtype)
-        maps = self._room(max(1, len(self.plan.maps)) * 128)
-        for index, tensor_map in enumerate(self.plan.maps):
-            maps[index * 128 : index * 128 + 8].view(np.uint64)[0] = self._copied(encoded(tensor_map)).ctypes.data
-        self._counters = np.zeros(COUNTER_WORDS, np.uint32)
-        self._launches = 0  # since the counters were zero
         self._abort = np.zeros(1, np.uint32)
         self._report = np.zeros(1, REPORT.dtype)
-        self._probes = np.zeros(max(1, len(self.plan.probes)), PROBE.dtype)
         self._registers = np.zeros(32, np.int64)
-        self._images = self._copied(self.plan.images)
+        self._specialiser = Specialiser(program)
+        self._plans: dict[Sizes, _LoadedPlan] = {}
+        self._use(self._specialiser.largest)
+
+    def _use(self, sizes: Sizes) -> None:
+        """Let the next launches follow the plan for `sizes`."""
+        if sizes in self._plans:
+            if self._plans[sizes] is not self._loaded:
+                self._enter(self._plans[sizes])
+            return
+        bases = {segment: memory.ctypes.data for segment, memory in self._segments.items()}
+        target = Target(BLOCKS, hopper=self._hopper)
+        made = plan.build(self._specialiser.program(sizes), bases, target, self._choices)
+        maps = self._room(max(1, len(made.maps)) * 128)
+        for index, tensor_map in enumerate(made.maps):
+            maps[index * 128 : index * 128 + 8].view(np.uint64)[0] = self._copied(encoded(tensor_map)).ctypes.data
         tables = {
-            "images": self._images, "image_places": self._copied(self.plan.image_places),
-            "maps": maps, "workspace": self._room(self.plan.workspace_bytes + 16), "counters": self._counters,
-            "exchange": self._room(2 * self.plan.exchange_bytes + 16),
-            "abort": self._abort, "report": self._report, "probes": self._probes,
+            "images": self._copied(made.images), "image_places": self._copied(made.image_places),
+            "maps": maps, "workspace": self._room(made.workspace_bytes + 16),
+            "counters": np.zeros(COUNTER_WORDS, np.uint32), "exchange": self._room(2 * made.exchange_bytes + 16),
+            "abort": self._abort, "report": self._report, "probes": np.zeros(max(1, len(made.probes)), PROBE.dtype),
             "initial_registers": self._registers,
         }  # fmt: skip
-        for name, table in tables.items():
-            self._launch[name] = table.ctypes.data
-            self._kept.append(table)
         tables["exchange"][:] = 0xFF
-        self._launch["exchange_bytes"] = self.plan.exchange_bytes
-        self._launch["instructions"], self._launch["world"] = len(self.plan.executed.instructions), 1
-        self._launch["first_pieces"], self._launch["pairs"] = self.plan.first_pieces, self.plan.pairs
-        self._launch["rehearsal"] = self.plan.rehearsal
-        at_bounds = self.plan.images_at_bounds
-        self._images_at_bounds = self._images if at_bounds is self.plan.images else self._copied(at_bounds)
-        for images in (self._images_at_bounds, self._images):
-            self._launch["images"] = images.ctypes.data
-            assert self._library.run_prepare(ctypes.c_void_p(self._launch.ctypes.data), BLOCKS, 1) == 0
+        self._plans[sizes] = _LoadedPlan(made, tables)
+        self._enter(self._plans[sizes])
+        assert self._library.run_prepare(ctypes.c_void_p(self._launch.ctypes.data), BLOCKS, 1) == 0
+
+    def _enter(self, loaded: _LoadedPlan) -> None:
+        self._loaded, self.plan, launch = loaded, loaded.plan, self._launch
+        for name, table in loaded.tables.items():
+            launch[name] = table.ctypes.data
+        launch["exchange_bytes"] = self.plan.exchange_bytes
+        launch["instructions"], launch["world"] = len(self.plan.executed.instructions), 1
+        launch["first_pieces"], launch["pairs"] = self.plan.first_pieces, self.plan.pairs
+        launch["rehearsal"] = self.plan.rehearsal
 
     def set_state(self, values: Mapping[str, Any]) -> None:
         """Overwrite the named state tensors."""
@@ -162,16 +181,13 @@ class CpuSession:
     def headers(self) -> list[Any]:
         """Of each instruction, the header of its image, with what dla_prepare has filled in."""
         size, begins = IMAGE_HEADER.dtype.itemsize, self.plan.image_places[: len(self.plan.executed.instructions), 0]
-        return [self._images[int(begin) * 16 :][:size].view(IMAGE_HEADER.dtype)[0] for begin in begins]
+        images = self._loaded.tables["images"]
+        return [images[int(begin) * 16 :][:size].view(IMAGE_HEADER.dtype)[0] for begin in begins]
 
     def details(self) -> list[tuple[str, Array]]:
         """Of each instruction with operands, its mnemonic and what its handler kept of it when the plan was made."""
-        size, found = IMAGE_HEADER.dtype.itemsize, []
-        for (begin, _), instruction in zip(self.plan.image_places, self.plan.executed.instructions, strict=False):
-            header = self._images[int(begin) * 16 :][:size].view(IMAGE_HEADER.dtype)[0]
-            if instruction.row.operands:
-                found.append((instruction.row.mnemonic, header["detail"]))
-        return found
+        pairs = zip(self.headers(), self.plan.executed.instructions, strict=True)
+        return [(each.row.mnemonic, header["detail"]) for header, each in pairs if each.row.operands]
 
     def ways(self) -> list[tuple[str, int]]:
         """Of each instruction with operands, its mnemonic and the way that its handler chose: the last that it kept."""
@@ -203,15 +219,14 @@ class CpuSession:
         self._registers[:] = 0
         for symbol in self.program.dims:
             self._registers[symbol.register] = bound.dims[symbol.name]
-        at_bounds = all(bound.dims[symbol.name] == symbol.bound for symbol in self.program.dims)
-        self._launch["images"] = (self._images_at_bounds if at_bounds else self._images).ctypes.data
+        self._use(self._specialiser.sizes(bound.dims))
         self._launch["expected_base"], self._launch["timeout_ns"] = self.expected_base, self.timeout_ns
         status = self._library.run_machine(ctypes.c_void_p(self._launch.ctypes.data), BLOCKS, 1, self.seed)
         assert status == 0, "the emulated device says above what is wrong"
-        self._launches += 1
-        turn = self._launches % 2
-        assert not self._counters[turn * COUNTERS : (turn + 1) * COUNTERS].any(), "zero when their turn comes"
-        assert self._counters[TURN_AT] == turn * BLOCKS, "every block has ended its turn"
+        self._loaded.launches += 1
+        turn, counters = self._loaded.launches % 2, self._loaded.tables["counters"]
+        assert not counters[turn * COUNTERS : (turn + 1) * COUNTERS].any(), "zero when their turn comes"
+        assert counters[TURN_AT] == turn * BLOCKS, "every block has ended its turn"
         report = self._report[0].copy()
         self._report[:] = np.zeros(1, REPORT.dtype)
         self._abort[:] = 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import gc
 import importlib.util
 from collections.abc import Callable
@@ -14,8 +15,10 @@ import pytest
 
 from dla.assembler import assemble
 from dla.emulator.device import build, resident
+from dla.emulator.device import session as session_module
 from dla.emulator.device.generate import TRAP_CODES
 from dla.emulator.device.layout import REPORT
+from dla.emulator.device.loaded import LoadedPlan
 from dla.emulator.device.machine import DeviceMachine
 from dla.emulator.device.paths import Target
 from dla.emulator.device.session import DeviceSession
@@ -197,6 +200,91 @@ def test_a_trap_in_an_enqueued_run_is_raised_by_check(load):
     launch.check()
     session.kernel = count
     assert session.run(x(1))["y"][0] == 2
+
+
+SIZED = """
+.input x : i64[n <= 1000]
+.output y : i64[n]
+main:
+    PROBE x
+    COPY y, x
+    HALT
+"""
+
+
+def sized(load: Callable[[Program], DeviceSession]) -> tuple[DeviceSession, Callable[[int], LoadedPlan]]:
+    """A session of SIZED, and what runs it with n numbers and says by which plan that was done."""
+    session = load(assemble(SIZED))
+    size = 0
+
+    def copy(session: DeviceSession) -> None:
+        tensor(session, "y")[...] = tensor(session, "x")
+        report(session)["registers"][session.program.dims[0].register] = size
+
+    def by(n: int) -> LoadedPlan:
+        nonlocal size
+        size = n
+        np.testing.assert_array_equal(session.run({"x": np.arange(n)})["y"], np.arange(n))
+        return session._loaded
+
+    session.kernel = copy  # type: ignore[attr-defined]
+    return session, by
+
+
+def test_runs_follow_the_plan_for_their_size(load):
+    """One for all that share it, and one where nothing is left to the run; each in memory of its own."""
+    session, by = sized(load)
+    largest = session.plan
+    assert largest.executed.instructions[1].operand("x").bounds == (1000,)
+    ways = {n: by(n) for n in (64, 33, 60, 1000, 999, 64)}
+    shapes = {n: way.plan.executed.instructions[1].operand("x") for n, way in ways.items()}
+    assert {n: (d.bounds[0], d.is_dynamic) for n, d in shapes.items()} == {
+        64: (64, False), 33: (64, True), 60: (64, True), 1000: (1000, False), 999: (1000, True),
+    }  # fmt: skip
+    assert ways[33] is ways[60]
+    assert ways[999].plan is largest
+    assert by(64) is ways[64]
+    for name in ("images", "counters", "workspace", "exchange", "probes"):
+        assert session.record[name] == ways[64]._tables[name].ptr
+        assert len({way._tables[name].ptr for way in ways.values()}) == 4
+
+
+@pytest.mark.parametrize("limit", ["MOST_PLANS", "MOST_PLAN_BYTES"])
+def test_a_session_keeps_the_plans_of_the_last_sizes(load, monkeypatch, limit):
+    """And the one for any size, whatever was used last; a launch has what it runs."""
+    session, by = sized(load)
+    first = by(1)
+    monkeypatch.setattr(session_module, limit, 3 if limit == "MOST_PLANS" else 2 * first.nbytes)
+    for n in (2, 4, 1, 8, 999, 16):
+        by(n)
+    assert [sizes.bounds for sizes in session._plans] == [(1,), (8,), (1000,), (16,)]
+    assert by(1) is first
+    by(2)
+    assert [sizes.bounds for sizes in session._plans] == [(1000,), (16,), (1,), (2,)]
+    launch = session.launch({"x": np.arange(2)})
+    assert session.plan.executed.instructions[1].operand("x").dims == (2,)
+    launch.enqueue()
+    launch.check()
+
+
+def test_a_trap_leaves_no_plan_half_done(load):
+    """Whichever one the run followed, and the next one follows."""
+    session, by = sized(load)
+    by(64)
+    counters = [loaded._tables["counters"].ptr for loaded in session._plans.values()]
+
+    def hang(session: DeviceSession) -> None:
+        ctypes.memset(session._loaded._tables["counters"].ptr, 1, 4)
+        report(session)["claimed"], report(session)["category"] = 1, TRAP_CODES["index"]
+
+    copy, session.kernel = session.kernel, hang
+    launch = session.launch({"x": np.arange(64)})
+    launch.enqueue()
+    with pytest.raises(Trap):
+        session.run({"x": np.arange(3)})
+    assert not any(session.memory.fetch(address, np.dtype("u4"), 1) for address in counters)
+    session.kernel = copy
+    by(3)
 
 
 @pytest.mark.parametrize("width", [3, 100_000])

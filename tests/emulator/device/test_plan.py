@@ -13,7 +13,6 @@ from dla.emulator.device.layout import COUNTERS, IMAGE_HEADER, MAX_WAITS, WAIT_F
 from dla.emulator.device.paths import Target
 from dla.isa.attributes import pack
 from dla.isa.descriptor import Segment
-from dla.isa.dtypes import Array
 from dla.isa.encoding import WORD_BYTES
 from dla.isa.errors import InputError
 from dla.isa.instructions import BY_MNEMONIC
@@ -52,46 +51,6 @@ main:
     assert (x["low"], x["high"]) == (base, base + program.segment_bytes[Segment.INPUT])
     assert not x["contiguous"]
     assert operand(made, 0, 0)["contiguous"]
-
-
-@pytest.mark.parametrize(("body", "registers"), [("", 0), ("    MOV s31, 2\n", 1)], ids=["given", "written"])
-def test_operands_of_runs_with_dims_at_their_bounds_have_no_register(body, registers):
-    """Unless the program writes it: dims that it is given are known when the run begins. Offsets are as they were."""
-    program, made = planned(f"""
-.input x : f32[n <= 4, 6]
-.output y : f32[n, 6]
-.const g : f32[6] = 1
-.output z : f32[4, 6]
-main:
-{body}    ACT.relu y, x
-    COPY z[s1], g
-    HALT
-""")
-    assert [symbol.register for symbol in program.dims] == [31]
-    places = made.image_places[: len(program.instructions), 0]
-
-    def dynamic(images: Array) -> list[int]:
-        headers = [images[16 * int(at) :][: IMAGE_HEADER.dtype.itemsize].view(IMAGE_HEADER.dtype)[0] for at in places]
-        return [int(header["dynamic"]) for header in headers if header["present"]]
-
-    assert dynamic(made.images) == [1, 1]
-    assert dynamic(made.images_at_bounds) == [registers, 1]
-
-
-def test_a_dim_with_another_bound_is_read_from_its_register():
-    """The run's dims are at their bounds, and not at this one: more rows would be worked on, or a trap be missed."""
-    program, made = planned("""
-.input x : f32[n <= 4, 6]
-.input z : f32[8, 6]
-.output y : f32[8, 6]
-main:
-    EW.add y[:s31 <= 8], z[:s31 <= 8], z[:s31 <= 8]
-    EW.add y[:n], z[:n], x
-    HALT
-""")
-    places = made.image_places[: len(program.instructions), 0]
-    images = [made.images_at_bounds[16 * int(at) :][: IMAGE_HEADER.dtype.itemsize] for at in places]
-    assert [int(image.view(IMAGE_HEADER.dtype)[0]["dynamic"]) for image in images[:2]] == [1, 0]
 
 
 def test_constant_operands_are_told_from_what_the_program_writes():
