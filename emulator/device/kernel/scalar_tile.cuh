@@ -14,17 +14,45 @@ template <class Sum, class E, u32 ROWS_, u32 COLUMNS_, u32 DEPTH, u32 STAGES> st
     static_assert(PARTS * THREADS == WORKER_THREADS, "every thread has a share");
     static_assert(PARTS * ROWS * PITCH * 4 <= SCRATCH_BYTES, "the sums fit");
 
-    // The 4 in depth from `depth` on, of the 4 rows from `row` on: to[row][depth].
+    // The 4 in depth from `depth` on, of the 4 rows from `row` on: to[row][depth]. Both are multiples of 4; with `deep` a
+    // constant, so are the steps between the four accesses, and places in `to`.
     template <u32 LINES> static DEV void fetch(u32 (&to)[4][4], const char* tile, bool deep, u32 row, u32 depth) {
+        const u32 line = deep ? row : depth, chunk = (deep ? depth : row) / 4, per_line = (deep ? DEPTH : LINES) / 4;
+        const char* from = tile + (line * per_line + E::permute(line, chunk, per_line, deep)) * CHUNK_BYTES;  // as of the next 3
 #pragma unroll
         for (u32 i = 0; i < 4; ++i) {
-            const u32 line = (deep ? row : depth) + i, chunk = (deep ? depth : row) / 4, per_line = (deep ? DEPTH : LINES) / 4;
-            const uint4 v = *reinterpret_cast<const uint4*>(tile + (line * per_line + E::permute(line, chunk, per_line, deep)) * CHUNK_BYTES);
+            const uint4 v = *reinterpret_cast<const uint4*>(from + i * per_line * CHUNK_BYTES);
             const u32 words[4] = {v.x, v.y, v.z, v.w};
 #pragma unroll
-            for (u32 k = 0; k < 4; ++k) {
-                if (deep) to[i][k] = words[k];
-                else to[k][i] = words[k];
+            for (u32 k = 0; k < 4; ++k) (deep ? to[i][k] : to[k][i]) = words[k];
+        }
+    }
+
+    template <class P> static DEV void accumulate(Sum (&sums)[8][4], const P& pipeline, u32 depth, bool a_deep, bool b_deep, u32 row,
+                                                  u32 column, u32 part) {
+        pipeline.fill(a_deep, b_deep);
+#pragma unroll 1
+        for (u32 step = 0; step < pipeline.steps; ++step) {
+            pipeline.wait();
+            pipeline.load(step + STAGES - 1, a_deep, b_deep);
+            const char* a_tile = pipeline.stage(step);
+            const char* b_tile = a_tile + ROWS * DEPTH * 4;
+            const u32 end = min(DEPTH, depth - step * DEPTH);
+#pragma unroll 1
+            for (u32 d = 4 * part; d < end; d += 4 * PARTS) {
+                u32 bv[4][4];
+                fetch<COLUMNS>(bv, b_tile, b_deep, column, d);
+#pragma unroll
+                for (u32 half = 0; half < 2; ++half) {
+                    u32 av[4][4];
+                    fetch<ROWS>(av, a_tile, a_deep, row + half * (ROWS / 2), d);
+#pragma unroll
+                    for (u32 k = 0; k < 4; ++k)
+#pragma unroll
+                        for (u32 i = 0; i < 4; ++i)
+#pragma unroll
+                            for (u32 j = 0; j < 4; ++j) multiply_add(sums[4 * half + i][j], av[i][k], bv[j][k]);
+                }
             }
         }
     }
@@ -37,31 +65,7 @@ template <class Sum, class E, u32 ROWS_, u32 COLUMNS_, u32 DEPTH, u32 STAGES> st
 #pragma unroll
             for (u32 j = 0; j < 4; ++j) sums[i][j] = 0;
         const Pipeline<STAGES, ROWS * DEPTH * 4, COLUMNS * DEPTH * 4, DEPTH, A, B> pipeline(a, b, depth, block);
-        pipeline.fill(a.deep, b.deep);
-#pragma unroll 1
-        for (u32 step = 0; step < pipeline.steps; ++step) {
-            pipeline.wait();
-            pipeline.load(step + STAGES - 1, a.deep, b.deep);
-            const char* stage = pipeline.stage(step);
-            const char* b_tile = stage + ROWS * DEPTH * 4;
-            const u32 left = depth - step * DEPTH;
-#pragma unroll 1
-            for (u32 d = 4 * part; d < DEPTH && d < left; d += 4 * PARTS) {
-                u32 bv[4][4];
-                fetch<COLUMNS>(bv, b_tile, b.deep, column, d);
-#pragma unroll
-                for (u32 half = 0; half < 2; ++half) {
-                    u32 av[4][4];
-                    fetch<ROWS>(av, stage, a.deep, row + half * (ROWS / 2), d);
-#pragma unroll
-                    for (u32 k = 0; k < 4; ++k)
-#pragma unroll
-                        for (u32 i = 0; i < 4; ++i)
-#pragma unroll
-                            for (u32 j = 0; j < 4; ++j) multiply_add(sums[4 * half + i][j], av[i][k], bv[j][k]);
-                }
-            }
-        }
+        for_layouts(a.deep, b.deep, [&](bool a_deep, bool b_deep) { accumulate(sums, pipeline, depth, a_deep, b_deep, row, column, part); });
         pipeline.drain();
         Sum* corner = reinterpret_cast<Sum*>(block.scratch()) + (part * ROWS + row) * PITCH + column;
 #pragma unroll
