@@ -73,7 +73,7 @@ def test_the_table_that_made_the_times_is_found(fit_costs, facts):
 
 def test_what_no_time_depends_on_stays(fit_costs, facts):
     """Without splits nothing is known of `meet`."""
-    samples = [s for s in fit_costs.samples_of(facts) if s.choice.splits == 1]
+    samples = [s for s in fit_costs.samples_of(facts) if s.choice.splits == 1][::4]
     assert fit_costs.fit(samples).meet == pytest.approx(COSTS.meet, rel=0.01)
 
 
@@ -81,6 +81,7 @@ def test_a_file_is_fitted_without_a_gpu_and_says_what_it_was_fitted_to(fit_costs
     """The tables stand beside the times; a way that there is no longer is passed over."""
     path = tmp_path / "some_gpu.json"
     gone = json.loads(json.dumps(facts))
+    del gone["shapes"][5:]
     gone["shapes"][0]["ways"].append({"way": {"tile": {"rows": 1, "columns": 1}, "splits": 1}, "us": 1e-9})
     path.write_text(json.dumps(gone))
     result = CliRunner().invoke(fit_costs.main, ["--from", str(path)])
