@@ -12,7 +12,7 @@
 #include "mail.cuh"
 #include "rank_fold.cuh"
 
-// Bytes 0 .. `bytes` of a tensor are inside of it. Only the checked build asks.
+// Whether the first and the last element of a tensor without gaps are inside of it. Only the checked build asks.
 DEV bool holds_all(const Tensor& t) {
     return t.elements() == 0 || (in_bounds(t, t.data) && in_bounds(t, t.data + (t.elements() - 1) * t.item_bytes));
 }
@@ -47,6 +47,7 @@ struct DirectPost : Post {
             its_out = static_cast<u64>(both.w) << 32 | both.z;
             fence_everywhere();
         }
+        __syncwarp();  // all lanes read and write where one of them has heard that they may
         return __all_sync(0xffffffffu, its_x != 0 && holds_all(x()) && holds_all(out()));
     }
     // All of the block have read and written. Tells the others, and waits until they have.
