@@ -6,6 +6,7 @@
 // read of a, and the products.
 #pragma once
 #ifdef HOPPER
+#include "epilogue_one.cuh"
 #include "gemm.cuh"
 #include "hopper/stream_across.cuh"
 #include "hopper/stream_norm.cuh"
@@ -192,10 +193,10 @@ struct HopperStream {
             const auto unit_of = [&] { return batch + (glu ? own_column / (Way::UNIT / 2) : own_column / Way::UNIT); };
             const auto find = [&] {
                 const u32 own_unit = unit_of(), units_before = share.unit(own_unit) - (own_unit - batch);
-                return StreamPlace{own_row, own_column + units_before * (glu ? Way::UNIT / 2 : Way::UNIT)};
+                return ResultPlace{own_row, own_column + units_before * (glu ? Way::UNIT / 2 : Way::UNIT)};
             };
-            StreamResult result;
-            const auto begin = [&] { result = StreamResult(epilogue(w), find(), unit_of() < end && find().column < out_columns); };
+            OneResult result;
+            const auto begin = [&] { result = OneResult(epilogue(w), find(), unit_of() < end && find().column < out_columns); };
             if (Way::EARLY) begin();
             if (Way::EARLY && ready) result.fetch(epilogue(w));
 #pragma unroll 1
