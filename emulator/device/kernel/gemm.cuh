@@ -1,65 +1,16 @@
 // GEMM: batched matrix products on tensor cores (16-bit floats), by FMA (f32, unless its mode is tf32) or by integer multiply-add (8-bit).
 #pragma once
-#include "epilogue.cuh"
-#include "tilings.cuh"
-#include "views.cuh"
+#include "gemm_few.cuh"
 
-// The products that an instruction stands for.
-struct Products {
-    u32 batches, m, n, k;
-    u32 row_axis;  // of a: its stride is the distance of rows
-    bool merged;   // b is the same for every batch, and rows of a lie at equal distances: all batches are one product
-
-    DEV explicit Products(const GemmArgs& args) {
-        const Tensor& out = args.out();
-        const Tensor& a = args.a();
-        const Tensor& b = args.b();
-        const u32 axis = out.rank - 1;
-        n = b.dims[axis];  // twice as many as out has, with glu
-        m = out.dims[axis - 1];
-        k = a.dims[axis];
-        batches = 1;
-        row_axis = axis - 1;
-        bool same = true, even = true, rows = m != 1;  // rows: more than one, so far
-        i64 next = m * a.strides[axis - 1];  // stride that continues them
-        for (i32 i = static_cast<i32>(axis) - 2; i >= 0; --i) {
-            if (out.dims[i] == 1) continue;
-            batches *= out.dims[i];
-            same &= b.strides[i] == 0;
-            if (rows) even &= a.strides[i] == next;
-            else row_axis = i;
-            rows = true;
-            next = out.dims[i] * a.strides[i];
-        }
-        merged = same && even && batches > 1;
-        if (merged) {
-            m *= batches;
-            batches = 1;
-        } else {
-            row_axis = axis - 1;
-        }
-    }
-};
-
-DEV Epilogue gemm_epilogue(const GemmArgs& args) {
-    Epilogue e = Epilogue::of(args);
-    e.c = args.has_c() ? &args.c() : nullptr;
-    e.alpha = args.alpha();
-    e.beta = args.beta();
-    e.glu = args.sub() == GEMM_GLU;
-    e.unit = args.unit();
-    return e;
-}
-
-template <class Tile> DEV_CALL void gemm_tile(const GemmArgs& args, const Products& p, const Tiling::Place& at, const Block& block) {
+template <class Tile> DEV_CALL void gemm_tile(const GemmArgs& args, const Products& p, Tiling::Place at, const Block& block) {
     const Tensor& a = args.a();
     const Tensor& b = args.b();
     const u32 axis = a.rank - 1;
     const u32 rows = min(Tile::ROWS, p.m - at.row), columns = min(Tile::COLUMNS, p.n - at.column);
-    // With a depth of 0 nothing is loaded, and nothing may be divided by that dim.
-    const i64 a_base = p.merged || p.k == 0 ? 0 : row_offset(a, at.batch * p.m), b_base = p.k == 0 ? 0 : row_offset(b, at.batch * p.k);
+    const i64 a_base = batch_offset(a, at.batch), b_base = batch_offset(b, at.batch);
     const TileLoader<typename Tile::Element, Tile::ROWS, Tile::STEP> left(a, a_base, p.row_axis, axis, at.row, rows, block.thread());
     const TileLoader<typename Tile::Element, Tile::COLUMNS, Tile::STEP> right(b, b_base, axis, axis - 1, at.column, columns, block.thread());
+    if (!block.begin()) return;
     Tile::multiply(left, right, p.k, block);
     const Epilogue e = gemm_epilogue(args);
     // Worked out again rather than kept: registers are dear until here.
@@ -72,20 +23,36 @@ template <class Tile> DEV_CALL void gemm_tile(const GemmArgs& args, const Produc
 }
 
 struct GemmHandler {
-    static constexpr u32 SCRATCH = SCRATCH_BYTES;
-    static DEV u32 tiles(const GemmArgs& args) {
-        return tiling_of(args, Products(args)).tiles;
+    static constexpr bool BEGINS = true;
+    using Kept = GemmShape;
+    static DEV void prepare(const GemmArgs& args, Kept& kept) {
+        const Products p(args);
+        kept.products = p;
+        kept.way = is_exact(args) && kept.few.choose(p, args.out().elements()) ? WAY_FEW : 0;
+        if (kept.way == WAY_FEW) {
+            const u32 axis = args.a().rank - 1, rows = FewShape::ROWS << (kept.few.lanes - kept.few.across);
+            kept.few.a_deep = FewShape::in_fours(args.a(), axis);
+            kept.few.b_deep = FewShape::in_fours(args.b(), axis - 1);
+            kept.few.b_across = FewShape::in_fours(args.b(), axis);
+            kept.tiling = Tiling(p.batches, p.m, p.n, rows, FewShape::COLUMNS << kept.few.across);
+        } else {
+            kept.tiling = tiling_of(args, p);
+        }
     }
+    static DEV u32 scratch(const GemmArgs& args) { return Kept::of(args.work).way == WAY_FEW ? 0 : SCRATCH_BYTES; }
+    static DEV u32 tiles(const GemmArgs& args) { return Kept::of(args.work).tiling.tiles; }
 
     static DEV_CALL void run(const GemmArgs& args, u32 tile, const Block& block) {
-        const Products p(args);
-        const Tiling tiling = tiling_of(args, p);
+        const GemmShape& shape = Kept::of(args.work);
+        const Products& p = shape.products;
+        const Tiling& tiling = shape.tiling;
+        if (shape.way == WAY_FEW) return few_results(args, tile, block);
         const Tiling::Place at = tiling.place(tile);
         switch (args.a().dtype) {
             case DTYPE_BF16: run_on_tensor_cores<Bf16>(args, p, tiling, at, block); break;
             case DTYPE_F16: run_on_tensor_cores<F16>(args, p, tiling, at, block); break;
             case DTYPE_F32:
-                if (args.math() == GEMM_MATH_TF32) run_on_tensor_cores<Tf32>(args, p, tiling, at, block);
+                if (!is_exact(args)) run_on_tensor_cores<Tf32>(args, p, tiling, at, block);
                 else if (tiling.rows == TallFloatTile::ROWS) gemm_tile<TallFloatTile>(args, p, at, block);
                 else gemm_tile<SmallFloatTile>(args, p, at, block);
                 break;
@@ -94,10 +61,10 @@ struct GemmHandler {
     }
 
   private:
+    static DEV bool is_exact(const GemmArgs& args) { return args.a().dtype == DTYPE_F32 && args.math() == GEMM_MATH_EXACT; }
     static DEV Tiling tiling_of(const GemmArgs& args, const Products& p) {
-        const bool exact = args.a().dtype == DTYPE_F32 && args.math() == GEMM_MATH_EXACT;
         if (!is_float(args.a().dtype)) return Tiling(p.batches, p.m, p.n, IntegerTile::ROWS, IntegerTile::COLUMNS);
-        if (!exact) return Tiling::choose(p.batches, p.m, p.n, LargeTile<Bf16>::COLUMNS, HAS_LARGE ? 14 : NEVER, true);
+        if (!is_exact(args)) return Tiling::choose(p.batches, p.m, p.n, LargeTile<Bf16>::COLUMNS, HAS_LARGE ? 14 : NEVER, true);
         return Tiling::choose(p.batches, p.m, p.n, TallFloatTile::COLUMNS, 13, false);
     }
 

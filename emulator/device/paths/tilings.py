@@ -161,7 +161,10 @@ UNSHARED = 1.02
 NARROW = 1.1
 """How much longer it takes in narrower tiles than the first: 8 x 8 sums of a lane share factors less than 8 x 16."""
 HANDLER_TILES = ((Tile(32, 32), 29), (Tile(128, 64), 188))
-"""The handler's tiles for f32 as it is, and clocks for each of the depth (kernel/tilings.cuh)."""
+"""The handler's tiles for f32 as it is, and clocks for each of the depth (kernel/tilings.cuh).
+
+What it has smaller ones for (kernel/gemm_few.cuh), it is quicker with by these already.
+"""
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
@@ -61,6 +61,8 @@ IMAGES = [(9, 3, 16), (14, 64, 70), (60, 8, 136)]
 """Height and width, channels, outputs."""
 FEW_BLOCKS_IMAGES = [(5, 3, 16), (9, 20, 70), (11, 7, 128), (9, 40, 72)]
 MATH = pytest.mark.parametrize("math", ["exact", "tf32"])
+WAY_FEW = 1
+"""The handler's way of few results (kernel/gemm_shape.cuh)."""
 BUILDS = pytest.mark.parametrize("hopper", [False, True], ids=["portable", "hopper"])
 ON_CPU = cpu_machine.needs_compiler
 
@@ -70,7 +72,7 @@ def check(text: str, load: Callable[[Program], Any]) -> None:
     program = assemble(text)
     rng = np.random.default_rng(1)
     inputs = program.in_segment(Segment.INPUT)
-    given = {t.name: rng.standard_normal(t.descriptor.bounds).astype(np.float32) for t in inputs}
+    given = {t.name: rng.standard_normal(t.descriptor.bounds).astype(t.descriptor.dtype.numpy) for t in inputs}
     session = load(program)
     result = session.run(given)
     assert [c for c in compare(program, given, result) if not c.ok] == []
@@ -135,3 +137,89 @@ def test_products_as_they_are_through_the_ring(monkeypatch: pytest.MonkeyPatch, 
     check(CONV.format(size=9, channels=40, outputs=70, math="exact"), load)
     assert paths.count(PATH_CONV) == 1
     assert paths.count(PATH_GEMM) == 5
+
+
+class Few:
+    """A program of random products of few results: every layout, batches, epilogues, sizes around those of tiles."""
+
+    def __init__(self, seed: int) -> None:
+        self.rng = np.random.default_rng(seed)
+        self.tensors: list[str] = []
+        self.code: list[str] = []
+
+    def pick(self, *choices: Any) -> Any:
+        return choices[self.rng.integers(len(choices))]
+
+    def tensor(self, kind: str, dims: Sequence[int], dtype: str = "f32") -> str:
+        name = f"t{len(self.tensors)}"
+        self.tensors.append(f".{kind} {name} : {dtype}[{', '.join(map(str, dims))}]")
+        return name
+
+    def operand(self, batch: tuple[int, ...], rows: int, columns: int) -> str:
+        """Packed either way, with gaps, or not aligned."""
+        every = ":, " * len(batch)
+        match self.pick(*range(3 if batch else 5)):
+            case 0:
+                return self.tensor("input", (*batch, rows, columns))
+            case 1:
+                return self.tensor("input", (*batch, rows + 1, columns)) + f"[{every}:{rows}, :]"
+            case 2:
+                return self.tensor("input", (*batch, rows, columns + 3)) + f"[{every}:, 1:{columns + 1}]"
+            case 3:
+                return self.tensor("input", (rows, 2 * columns + 1)) + f"[:, ::2][:, :{columns}]"
+        return self.tensor("input", (columns, rows)) + ".T"
+
+    def step(self, name: str, m: int, n: int) -> str:
+        """Of the epilogue."""
+        if name == "act":
+            return f"act={self.pick('relu', 'gelu', 'leaky_relu')}"
+        if name == "clamp":
+            return "clamp=[-0.5, 2]"
+        return f"{name}={self.tensor('input', self.pick((n,), (m, 1), (m, n)), self.pick('f32', 'bf16'))}"
+
+    def product(self) -> None:
+        glu, batch = self.rng.random() < 0.15, self.pick((), (), (2,), (2, 3))
+        m = self.pick(1, 3, 8) if batch else self.pick(1, 2, 7, 8, 9, 17, 32, 65)
+        n = self.pick(1, 4, 5, 10) if batch or m > 17 else self.pick(1, 4, 8, 10, 31, 32, 33)
+        k = self.pick(0, 1, 4, 7, 31, 64, 100, 784)
+        out = self.tensor("output", (*batch, m, n + 2), self.pick("f32", "f32", "f16", "bf16"))
+        self.code.append(f"FILL {out}, 2")
+        out += f"[{':, ' * len(batch)}:, {self.pick(f':{n}', f'1:{n + 1}')}]"
+        a, b = self.operand(batch, m, k), self.operand(self.pick(batch, ()), k, 2 * n if glu else n)
+        more = [f"alpha={self.pick(1, 0.5)}"]
+        if glu:
+            more.append(f"unit={self.pick('silu', 'relu')}")
+        elif self.rng.random() < 0.3:
+            more.append(f"c={self.tensor('input', self.pick((m, n), (n,)))} beta=-0.5")
+        steps = self.rng.permutation(("bias", "act", "residual", "gate", "clamp"))[: self.rng.integers(4)]
+        more += [self.step(name, m, n) for name in steps]
+        self.code.append(f"GEMM{'.glu' if glu else ''} {out}, {a}, {b} {' '.join(more)}")
+
+    def text(self, count: int) -> str:
+        for _ in range(count):
+            self.product()
+        return "\n".join([*self.tensors, "main:", *self.code, "HALT", ""])
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("seed", range(4))
+def test_products_of_few_results(seed: int) -> None:
+    """On a GPU, whose blocks are enough for each of them to go the way of few results."""
+    check(Few(seed).text(60), DeviceMachine().load)
+
+
+@ON_CPU
+@BUILDS
+@pytest.mark.parametrize("seed", range(2))
+def test_products_of_few_results_on_the_cpu(monkeypatch: pytest.MonkeyPatch, seed: int, hopper: bool) -> None:
+    """Where there is a block for each tile of a few rows: every one of them goes that way."""
+    monkeypatch.setattr(cpu_machine, "BLOCKS", 10)
+    ways: list[int] = []
+
+    def load(program: Program) -> cpu_machine.CpuSession:
+        session = cpu_machine.CpuSession(program, hopper=hopper, checked=hopper)
+        ways.extend(way for mnemonic, way in session.ways() if mnemonic == "GEMM")
+        return session
+
+    check(Few(seed).text(20), load)
+    assert ways == [WAY_FEW] * 20
