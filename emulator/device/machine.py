@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
 from typing import Literal, get_args
 
 from dla.emulator import mpi
@@ -89,9 +88,10 @@ class DeviceMachine:
         choices = self._measured(kernel)
         if not (self.tune and choices):
             return DeviceSession(self, kernel, program, choices)
-        measure = partial(
-            tune.measure, target=kernel.target, store=choices, timer=self.timer(kernel), progress=self.progress
-        )  # fmt: skip
+
+        def measure(specialised: Program) -> None:
+            tune.measure(specialised, kernel.target, choices, self.timer(kernel), self.progress)
+
         return DeviceSession(self, kernel, program, choices, measure=measure)
 
     def _load_process(self, program: Program) -> DistributedSession:

@@ -17,6 +17,7 @@ from dla.emulator.device.machine import DeviceMachine
 from dla.emulator.device.paths import Target
 from dla.emulator.device.session import DeviceSession
 from dla.isa.descriptor import Segment
+from dla.isa.dtypes import DType
 from dla.tests.emulator.device import fake_cupy
 from dla.tests.emulator.device.test_parts import FEED_FORWARD
 
@@ -130,3 +131,16 @@ def test_a_machine_that_tunes_measures_once_and_all_machines_use_it(timed, monke
     assert seconds(DeviceMachine(checked=True, progress=pytest.fail)) is None
     monkeypatch.setattr(gpu, "present", lambda device: None)
     assert seconds(DeviceMachine(tune=True, progress=pytest.fail)) is None
+
+
+def test_a_size_is_measured_when_it_comes(timed, monkeypatch):
+    """What has a plan of its own has ways of its own; the same size again is known."""
+    text = PRODUCT.replace(".input x : bf16[256,", ".input x : bf16[n <= 256,").replace("[256, 512]", "[n, 512]")
+    monkeypatch.setattr(build, "kernel", lambda **options: timed.kernel)
+    monkeypatch.setattr(gpu, "present", lambda device: H200)
+    said: list[str] = []
+    session: Any = DeviceMachine(tune=True, progress=said.append).load(assemble(text))
+    for rows, lines in ((256, 4), (64, 6), (64, 6), (40, 8)):
+        session.launch({"w": np.zeros((512, 512), DType.BF16.numpy), "x": np.zeros((rows, 512), DType.BF16.numpy)})
+        assert session.plan.schedules[1].decision.seconds is not None
+        assert len(said) == lines, said
