@@ -23,22 +23,29 @@ def view(
 ) -> tuple[dict[str, Any], list[Table | str]]:  # fmt: skip
     """The plan of a verified `program` for the GPU at hand, an H200 without one, as facts and as text.
 
-    With what `dla run --tune` has measured on that GPU. The others as in `planned`. Raises InputError for dims from
-    2**31 on or that the program does not have, and where it is for another number of ranks.
+    With what `dla run --tune` has measured on that GPU. It is that of runs with `dims`, the others at their bounds.
+    `ranks` and `transport` as in `planned`. Raises InputError for dims from 2**31 on or that the program does not have,
+    and where it is for another number of ranks.
     """
     from dla.console import note
+    from dla.emulator.binding import checked_dims
     from dla.emulator.device import gpu, tuned
+    from dla.emulator.device.specialise import Specialiser
 
     here = gpu.present()
     shown = here or gpu.H200
     hopper = shown.architecture == gpu.HOPPER
     choices = tuned.store(here, note) if here else None
+    specialiser = Specialiser(program)
+    sizes = specialiser.sizes({symbol.name: symbol.bound for symbol in program.dims} | checked_dims(program, dims))
     made, steps = planned(
-        program, shown.multiprocessors, hopper=hopper, choices=choices, dims=dims, ranks=ranks, transport=transport
+        specialiser.program(sizes), shown.multiprocessors, hopper=hopper, choices=choices, ranks=ranks,
+        transport=transport,
     )  # fmt: skip
     name = shown.name if here else f"an {shown.name}, as there is no GPU here"
     target = f"{name} ({shown.multiprocessors} multiprocessors{', Hopper paths' if hopper else ''})"
-    return plan_facts(made, steps, target), plan_parts(made, steps, target)
+    about = {"target": target, "dims": {x.name: x.bound for x in made.executed.dims}, "exact": sizes.exact}
+    return about | plan_facts(made, steps), plan_parts(made, steps, _heading(made, about))
 
 
 @dataclass(frozen=True)
@@ -58,23 +65,20 @@ class Step:
 
 
 def planned(
-    program: Program, blocks: int, *, hopper: bool, choices: Choices | None = None,
-    dims: Mapping[str, int] | None = None, ranks: int | None = None, transport: Transport | None = None,
+    program: Program, blocks: int, *, hopper: bool, choices: Choices | None = None, ranks: int | None = None,
+    transport: Transport | None = None,
 ) -> tuple[Plan, list[Step]]:  # fmt: skip
     """The plan for a GPU of so many multiprocessors, with Hopper's paths or without, and what it says in words.
 
-    `choices` knows what was measured there. It is the plan of runs with `dims`, others at their bounds. `ranks`: None
-    for as many as the program declares, or one. `transport`: None for memory that GPUs reach, for as many ranks as that
-    serves. Addresses are made up, so no GPU is needed.
-    `program` is verified. Raises InputError for dims of 2**31 and more or that it does not have, and where it is for
-    another number of ranks, or these are too many for `transport`.
+    `choices` knows what was measured there. `ranks`: None for as many as the program declares, or one. `transport`:
+    None for memory that GPUs reach, for as many ranks as that serves. Addresses are made up, so no GPU is needed.
+    `program` is verified. Raises InputError for dims of 2**31 and more, and where it is for another number of ranks, or
+    these are too many for `transport`.
     """
-    from dla.emulator.binding import checked_dims
     from dla.emulator.device import plan
     from dla.emulator.device.layout import MOST_RANKS, PATHS, WAIT_FOR_ALL
     from dla.emulator.device.paths import Target
     from dla.emulator.device.paths.parties import few_enough
-    from dla.emulator.device.specialise import Specialiser
     from dla.emulator.ranks import world_of
     from dla.isa.descriptor import Segment
 
@@ -84,9 +88,6 @@ def planned(
         few_enough(world)
     # Of rank 0; those of others differ in whom they send to.
     target = Target(blocks, hopper=hopper, world=world, transport=transport if world > 1 else "peer")
-    specialiser = Specialiser(program)
-    values = {symbol.name: symbol.bound for symbol in program.dims} | checked_dims(program, dims or {})
-    program = specialiser.program(specialiser.sizes(values))
     made = plan.build(program, {s: s.value << 40 for s in Segment}, target, choices)
     parts = {origin for origin, count in Counter(made.origins).items() if count > 1}
     steps = []
@@ -113,11 +114,9 @@ def planned(
     return made, steps
 
 
-def plan_facts(made: Plan, steps: list[Step], target: str) -> dict[str, Any]:
+def plan_facts(made: Plan, steps: list[Step]) -> dict[str, Any]:
     """The plan as facts."""
     return {
-        "target": target,
-        "dims": {symbol.name: symbol.bound for symbol in made.executed.dims},
         "image_bytes": int(made.images.nbytes),
         "tensor_maps": len(made.maps),
         "workspace_bytes": made.workspace_bytes,
@@ -125,11 +124,17 @@ def plan_facts(made: Plan, steps: list[Step], target: str) -> dict[str, Any]:
     }
 
 
-def plan_parts(made: Plan, steps: list[Step], target: str) -> list[Table | str]:
+def _heading(made: Plan, about: Mapping[str, Any]) -> str:
+    """What the plan is of, and for."""
+    sign = "=" if about["exact"] else "<="
+    sizes = "".join(f", {name} {sign} {size}" for name, size in about["dims"].items())
+    return f"plan of {made.executed.name} for {about['target']}{sizes}"
+
+
+def plan_parts(made: Plan, steps: list[Step], heading: str) -> list[Table | str]:
     """A line on the whole, and a table of the instructions that touch memory."""
-    sizes = "".join(f", {symbol.name} <= {symbol.bound}" for symbol in made.executed.dims)
     head = (
-        f"plan of {made.executed.name} for {target}{sizes}: {quantity(made.images.nbytes, 'B')} of instructions, "
+        f"{heading}: {quantity(made.images.nbytes, 'B')} of instructions, "
         f"{len(made.maps)} tensor maps, {quantity(made.workspace_bytes, 'B')} of workspace"
     )
     found = table("", "instruction", "result", "path", "how", "chosen", "waits for", "first block")

@@ -95,13 +95,13 @@ def test_the_plan_is_that_of_a_run_with_these_dims() -> None:
         ".input x : bf16[n <= 4096, 1024]\n.input w : bf16[1024, 1024]\n.output y : bf16[n, 1024]\n"
         "main:\n    GEMM y, x, w\n    HALT\n"
     )
-    for options, size, result in ((), 4096, 4096), (("--set", "n=64"), 64, 64), (("--set", "n=33"), 64, 64):
+    for options, size, exact in ((), 4096, True), (("--set", "n=64"), 64, True), (("--set", "n=33"), 64, False):
         facts = json.loads(dla("inspect", "net.dla", "--plan", "--json", *options).stdout)
-        assert facts["dims"] == {"n": size}
-        assert facts["instructions"][0]["result"] == f"bf16[{result}, 1024]"
-    ways = [dla("inspect", "net.dla", "--plan", *options).stdout for options in ((), ("--set", "n=64"))]
-    assert "n <= 64:" in ways[1]
-    assert ["128 x 256" in way for way in ways] == [True, False]
+        assert (facts["dims"], facts["exact"]) == ({"n": size}, exact)
+        assert facts["instructions"][0]["result"] == f"bf16[{size}, 1024]"
+        shown = dla("inspect", "net.dla", "--plan", *options).stdout
+        assert f", n {'=' if exact else '<='} {size}:" in shown
+        assert ("128 x 256" in shown) == (size == 4096)
     done = dla("inspect", "net.dla", "--plan", "--set", "n=4097")
     assert done.exit_code == 2
     assert "dim 'n' must be from 0 to 4096, not 4097" in done.output

@@ -138,9 +138,12 @@ class RankedDeviceSession:
                 self._sessions[rank].set_state(one)
 
     def run(self, inputs: Mapping[str, Any], dims: Mapping[str, int] | None = None) -> Result:
-        """Run to HALT. Raises InputError before the run, Trap during it; after a Trap, state is unchanged."""
+        """Run to HALT. Raises InputError before the run, Trap during it; after a Trap, state is unchanged.
+
+        Runs that were enqueued before are checked first (see `RankedLaunch.check`).
+        """
         bound = self._bind(inputs, dims)
-        self._bound = None
+        self._finish()
         for rank, given in enumerate(bound):
             with self._on(self._gpus[rank]):
                 self._sessions[rank].begin(given)
@@ -174,7 +177,9 @@ class RankedDeviceSession:
         if self._segments is not None:
             raise InputError("collectives by NCCL are between launches, so there are no runs without the host",
                              hint="session.run(...), or GPUs that reach each other's memory")  # fmt: skip
-        for rank, given in enumerate(self._bind(inputs, dims)):
+        bound = self._bind(inputs, dims)
+        self._finish()
+        for rank, given in enumerate(bound):
             with self._on(self._gpus[rank]):
                 self._sessions[rank].send(given)
         for group in self._groups:
@@ -203,6 +208,12 @@ class RankedDeviceSession:
             raise
         for group in self._groups:
             runtime.streamWaitEvent(handle, group.events[1].ptr)
+
+    def _finish(self) -> None:
+        """Check what was enqueued. Raises the Trap of a rank."""
+        bound, self._bound = self._bound, None
+        if bound is not None:
+            self.check()
 
     def check(self) -> None:
         """What `RankedLaunch.check` does."""

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 _CATEGORIES = {code: name for name, code in TRAP_CODES.items()}
 LONGER = "if what it waited for takes so long without hanging, allow more: --timeout SECONDS, or timeout=SECONDS"
 MOST_PLANS, MOST_PLAN_BYTES = 32, 2**29
-"""For the sizes of the last runs, that a session keeps beside the one for any size."""
+"""That a session keeps, of the last runs: their number, and about how much memory they take on the GPU."""
 NOT_READY = 600
 """cudaErrorNotReady (CUDA Runtime API), which CuPy does not name."""
 
@@ -47,7 +47,7 @@ NOT_READY = 600
 class DeviceSession:
     """A program on the GPU: its segments, its plans, and the buffers of a launch.
 
-    There is a plan for runs of any size, and others for the sizes that runs come with (specialise.py).
+    There is a plan for each size that runs come with (specialise.py): first for all dims at their bounds.
 
     `memory` is that of another session of an equal program, which then must not run at the same time. `target`: of the
     plans, where it is not all of the kernel's blocks. `measure` is told of each program before it is planned.
@@ -76,8 +76,7 @@ class DeviceSession:
         """What the kernel is given: where everything lies."""
         self._arguments = (ctypes.c_void_p * 1)(self.record.ctypes.data)
         self._specialiser = Specialiser(program)
-        self._plans: OrderedDict[Sizes, LoadedPlan] = OrderedDict()  # the least recently used one first
-        self._loaded: LoadedPlan  # what the record describes
+        self._plans: OrderedDict[Sizes, LoadedPlan] = OrderedDict()  # the one that is followed comes last
         self._use(self._specialiser.largest)
         self._bound: Launch | None = None
         self._outputs = tuple(program.in_segment(Segment.OUTPUT))
@@ -86,8 +85,12 @@ class DeviceSession:
 
     @property
     def plan(self) -> plan.Plan:
-        """The plan that the kernel follows, of the last run or launch; before the first, that for any size."""
+        """The plan that the kernel follows: of the last run or launch; before the first, of dims at their bounds."""
         return self._loaded.plan
+
+    @property
+    def _loaded(self) -> LoadedPlan:
+        return self._plans[next(reversed(self._plans))]
 
     @property
     def state(self) -> Mapping[str, Array]:
@@ -107,10 +110,10 @@ class DeviceSession:
     def run(self, inputs: Mapping[str, Any], dims: Mapping[str, int] | None = None) -> Result:
         """Run to HALT in one launch. Raises InputError before the run, Trap during it; a Trap leaves state as it was.
 
-        Outputs are CuPy arrays if any input was one, else NumPy arrays.
+        Outputs are CuPy arrays if any input was one, else NumPy arrays. Runs that were enqueued before are checked
+        first (see `Launch.check`).
         """
-        self._quiet()
-        self._bound = None
+        self._finish()
         bound = bind(self.program, inputs, dims)
         self.begin(bound)
         trap = self.launch_once()
@@ -177,8 +180,11 @@ class DeviceSession:
         return result, tracing.trace(heads, noted, self.plan.origins)
 
     def launch(self, inputs: Mapping[str, Any], dims: Mapping[str, int] | None = None) -> Launch:
-        """Put inputs and dims on the device, for runs without the host; see `Launch`. Raises InputError."""
-        self._quiet()
+        """Put inputs and dims on the device, for runs without the host; see `Launch`. Raises InputError.
+
+        Runs that were enqueued before are checked first (see `Launch.check`).
+        """
+        self._finish()
         self.send(bind(self.program, inputs, dims))
         self._stream.synchronize()
         self._bound = Launch(self)
@@ -226,39 +232,40 @@ class DeviceSession:
 
     def _use(self, sizes: Sizes) -> None:
         """Let the next launches follow the plan for `sizes`, which is made if it is not there. Raises InputError."""
-        loaded = self._plans.get(sizes)
-        if loaded is None:
-            loaded = self._plans[sizes] = self._load(self._specialiser.program(sizes))
-            self._forget()
-        elif loaded is not self._loaded:
-            loaded.describe(self.record)
-        self._plans.move_to_end(sizes)
-        self._loaded = loaded
+        if sizes in self._plans:
+            self._plans.move_to_end(sizes)
+        else:
+            self._make_room()
+            self._plans[sizes] = self._load(self._specialiser.program(sizes))
+        self._loaded.describe(self.record)
 
-    def _forget(self) -> None:
-        """Keep the plan for any size, the newest one, and as many of the others as there is room for."""
-        others = [sizes for sizes in self._plans if sizes != self._specialiser.largest][:-1]
-        kept = sum(self._plans[sizes].nbytes for sizes in others)
-        for count, sizes in zip(range(len(others), 0, -1), others, strict=True):
-            if count < MOST_PLANS and kept <= MOST_PLAN_BYTES:
-                break
-            kept -= self._plans[sizes].nbytes
+    def _make_room(self) -> None:
+        """Forget the plans that have not been followed for longest, but not the last one."""
+        held = sum(loaded.nbytes for loaded in self._plans.values())
+        while len(self._plans) > 1 and (len(self._plans) >= MOST_PLANS or held > MOST_PLAN_BYTES):
             self._stream.synchronize()  # nothing that was enqueued needs it any longer
-            del self._plans[sizes]
+            held -= self._plans.popitem(last=False)[1].nbytes
 
     def _load(self, program: Program) -> LoadedPlan:
-        """The plan of a specialised program, ready for launches, and entered in the record."""
+        """The plan of a specialised program, ready for launches."""
         self._measure(program)
         made = plan.build(program, self.memory.bases, self._target, self._choices, cut=self._cut)
         loaded = LoadedPlan(made, self.memory)
-        loaded.describe(self.record)
-        loaded.prepare(self._kernel, self._target.blocks, self.record)
+        record = self.record.copy()
+        loaded.describe(record)
+        loaded.prepare(self._kernel, self._target.blocks, record)
         return loaded
 
     def _quiet(self) -> None:
         """Wait for runs that were enqueued on streams of others."""
         if self._bound is not None:
             self._cupy.cuda.runtime.deviceSynchronize()
+
+    def _finish(self) -> None:
+        """Check what was enqueued: a trap's numbers are those of the plan that it followed. Raises that Trap."""
+        bound, self._bound = self._bound, None
+        if bound is not None:
+            self.check()
 
     def send(self, bound: Bound) -> None:
         """Order inputs and dims to the device."""

@@ -7,8 +7,9 @@ What a program computes from its dims, before its first loop or branch, counts a
 
 from __future__ import annotations
 
+import operator
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
@@ -20,14 +21,16 @@ from dla.isa.program import Instruction, Program
 from dla.isa.reach import Reach
 from dla.isa.registers import Register, RegisterClass, s
 
-_GROWING = ("add", "mul", "min", "max")
-"""Operations whose result is largest where their operands are, of numbers that are not negative."""
+_GROWING: dict[str, Callable[[int, int], int]] = {"add": operator.add, "mul": operator.mul, "min": min, "max": max}
+"""Operations whose result is largest where their operands are, of numbers that are not negative; unless it wraps."""
+_WRAPS = 2**63
+"""Numbers from here on are others in an integer register."""
 _GIVEN = -1
 """In the place of an instruction: registers that are set when a run begins."""
 
 
 class Sizes(NamedTuple):
-    """What a plan is for: the largest value of each named dim, in the program's order; `exact`: no run has others."""
+    """What a plan is for: the largest value of each named dim, in the program's order; `exact`: and no smaller ones."""
 
     bounds: tuple[int, ...]
     exact: bool
@@ -39,24 +42,23 @@ class Specialiser:
     def __init__(self, program: Program) -> None:
         self._program = program
         self._writes = Counter(register for each in program.instructions for register in register_accesses(each)[1])
-        self._kept = [symbol for symbol in program.dims if not self._writes[s(symbol.register)]]
-        self.largest = Sizes(tuple(symbol.bound for symbol in program.dims), not program.dims)
-        """Of runs of any size."""
+        self.largest = Sizes(tuple(symbol.bound for symbol in program.dims), exact=True)
+        """Of a run with all dims at their bounds."""
 
     def sizes(self, dims: Mapping[str, int]) -> Sizes:
         """The least that a run with these `dims` fits."""
-        least = {x.name: min(x.bound, 1 << max(0, dims[x.name] - 1).bit_length()) for x in self._kept}
-        bounds = tuple(least.get(symbol.name, symbol.bound) for symbol in self._program.dims)
-        return Sizes(bounds, all(dims[name] == size for name, size in least.items()))
+        own = tuple(dims[symbol.name] for symbol in self._program.dims)
+        powers = (1 << max(0, size - 1).bit_length() for size in own)
+        bounds = tuple(map(min, powers, self.largest.bounds))
+        return Sizes(bounds, bounds == own)
 
     def program(self, sizes: Sizes) -> Program:
         """The program for runs of these sizes alone; its tensors lie where they lay."""
         if not self._program.dims:
             return self._program
-        bounds = dict(zip(self._program.dims, sizes.bounds, strict=True))
-        known = _Known(self._program, {x.register: bounds[x] for x in self._kept}, self._writes, exact=sizes.exact)
+        dims = tuple(replace(x, bound=size) for x, size in zip(self._program.dims, sizes.bounds, strict=True))
+        known = _Known(self._program, {x.register: x.bound for x in dims}, self._writes, exact=sizes.exact)
         instructions = tuple(known.applied(index, each) for index, each in enumerate(self._program.instructions))
-        dims = tuple(replace(symbol, bound=size) for symbol, size in bounds.items())
         return replace(self._program, instructions=instructions, dims=dims)
 
 
@@ -133,10 +135,13 @@ class _Known:
         if name not in ("MOV", "ALU") or None in numbers:
             return None
         held = [number for number in numbers if number is not None]
-        if not self._exact and (min(held) < 0 or (name == "ALU" and sub not in _GROWING)):
+        if not self._exact and min(held) < 0:
             return None
         if name == "MOV":
             return held[0]
+        if not self._exact:
+            most = _GROWING[sub](held[0], held[1]) if sub in _GROWING else _WRAPS
+            return most if most < _WRAPS else None
         registers = Registers()
         try:
             alu(registers, sub, s(0), held[0], held[1])

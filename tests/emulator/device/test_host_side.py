@@ -231,18 +231,24 @@ def sized(load: Callable[[Program], DeviceSession]) -> tuple[DeviceSession, Call
     return session, by
 
 
+def trap_in_copy(session: DeviceSession) -> None:
+    """What a run leaves that ends in a trap."""
+    ctypes.memset(session._loaded._tables["counters"].ptr, 1, 4)
+    record = report(session)
+    record["claimed"], record["category"], record["instruction"] = 1, TRAP_CODES["index"], 1
+
+
 def test_runs_follow_the_plan_for_their_size(load):
     """One for all that share it, and one where nothing is left to the run; each in memory of its own."""
     session, by = sized(load)
-    largest = session.plan
-    assert largest.executed.instructions[1].operand("x").bounds == (1000,)
+    first = session.plan
     ways = {n: by(n) for n in (64, 33, 60, 1000, 999, 64)}
     shapes = {n: way.plan.executed.instructions[1].operand("x") for n, way in ways.items()}
     assert {n: (d.bounds[0], d.is_dynamic) for n, d in shapes.items()} == {
         64: (64, False), 33: (64, True), 60: (64, True), 1000: (1000, False), 999: (1000, True),
     }  # fmt: skip
     assert ways[33] is ways[60]
-    assert ways[999].plan is largest
+    assert ways[1000].plan is first
     assert by(64) is ways[64]
     for name in ("images", "counters", "workspace", "exchange", "probes"):
         assert session.record[name] == ways[64]._tables[name].ptr
@@ -251,20 +257,55 @@ def test_runs_follow_the_plan_for_their_size(load):
 
 @pytest.mark.parametrize("limit", ["MOST_PLANS", "MOST_PLAN_BYTES"])
 def test_a_session_keeps_the_plans_of_the_last_sizes(load, monkeypatch, limit):
-    """And the one for any size, whatever was used last; a launch has what it runs."""
+    """Room is made before there is another; a launch has what it runs."""
     session, by = sized(load)
     first = by(1)
     monkeypatch.setattr(session_module, limit, 3 if limit == "MOST_PLANS" else 2 * first.nbytes)
-    for n in (2, 4, 1, 8, 999, 16):
+    for n in (2, 4, 1, 8):
         by(n)
-    assert [sizes.bounds for sizes in session._plans] == [(1,), (8,), (1000,), (16,)]
+    assert [sizes.bounds for sizes in session._plans] == [(4,), (1,), (8,)]
     assert by(1) is first
-    by(2)
-    assert [sizes.bounds for sizes in session._plans] == [(1000,), (16,), (1,), (2,)]
+    monkeypatch.setattr(session_module, limit, 0)
+    by(16)
+    assert [sizes.bounds for sizes in session._plans] == [(1,), (16,)]
     launch = session.launch({"x": np.arange(2)})
     assert session.plan.executed.instructions[1].operand("x").dims == (2,)
     launch.enqueue()
     launch.check()
+
+
+def test_a_plan_that_is_not_finished_changes_nothing(load):
+    """An interrupt, say, while the GPU prepares it: the next run follows what is there."""
+    session, by = sized(load)
+    way = by(64)
+
+    def interrupted(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    prepare, session._kernel.prepare = session._kernel.prepare, interrupted
+    with pytest.raises(KeyboardInterrupt):
+        by(32)
+    assert session.plan is way.plan
+    assert session.record["images"] == way._tables["images"].ptr
+    session._kernel.prepare = prepare
+    assert by(64) is way
+    by(32)
+
+
+def test_a_trap_that_nobody_has_checked_is_raised_before_the_next_run(load):
+    """Its numbers are those of the plan that it followed."""
+    session, by = sized(load)
+    copy, session.kernel = session.kernel, trap_in_copy
+    session.launch({"x": np.arange(64)}).enqueue()
+    for following in (lambda: by(3), lambda: session.launch({"x": np.arange(3)})):
+        with pytest.raises(Trap) as raised:
+            following()
+        assert raised.value.instruction == 1
+        assert session.plan.executed.instructions[1].operand("x").dims == (64,)
+        session.launch({"x": np.arange(64)}).enqueue()
+    session.kernel = copy
+    session.clear()
+    by(3)
 
 
 def test_a_trap_leaves_no_plan_half_done(load):
@@ -272,14 +313,7 @@ def test_a_trap_leaves_no_plan_half_done(load):
     session, by = sized(load)
     by(64)
     counters = [loaded._tables["counters"].ptr for loaded in session._plans.values()]
-
-    def hang(session: DeviceSession) -> None:
-        ctypes.memset(session._loaded._tables["counters"].ptr, 1, 4)
-        report(session)["claimed"], report(session)["category"] = 1, TRAP_CODES["index"]
-
-    copy, session.kernel = session.kernel, hang
-    launch = session.launch({"x": np.arange(64)})
-    launch.enqueue()
+    copy, session.kernel = session.kernel, trap_in_copy
     with pytest.raises(Trap):
         session.run({"x": np.arange(3)})
     assert not any(session.memory.fetch(address, np.dtype("u4"), 1) for address in counters)
