@@ -78,7 +78,7 @@ DEV_CALL bool patch(Tensor& t, const Scalars& m) {
     }
     t.contiguous = packed;
     t.count = step;
-    if (!fits) return false;
+    if (!fits || step == 0) return fits;  // where nothing lies does not matter
     if (t.offset_register) {
         // Offsets are far below 2**48; a register beyond that cannot be inside any segment.
         const i64 index = m.registers.s[t.offset_register - 1];
@@ -87,7 +87,7 @@ DEV_CALL bool patch(Tensor& t, const Scalars& m) {
         if (moved > 1e15 || moved < -1e15) return false;
         t.data += index * t.offset_scale;
     }
-    return step == 0 || (t.data >= t.low && t.data + (last + 1) * t.item_bytes <= t.high);
+    return t.data >= t.low && t.data + (last + 1) * t.item_bytes <= t.high;
 }
 
 // Reads the scalar operands named by the word: tag bits, then 64 value bits.

@@ -155,6 +155,23 @@ def test_a_misaligned_access_ends_the_run(capfd, hopper):
     np.testing.assert_array_equal(session.run({}).outputs["y"], np.full(5, 32.0, np.float32))
 
 
+@pytest.mark.parametrize("n", [0, 1])
+def test_where_nothing_lies_does_not_matter(n):
+    """An address outside of its tensor is a trap only where there are elements, as on the golden machine."""
+    program = assemble(
+        ".input x : f32[n <= 4, 8]\n.state y : f32[4, 4, 8]\nmain:\n    MOV s0, 1125899906842624\n    LOOP s1, 1\n"
+        "    ENDLOOP\n    COPY y[s0, :n], x\n    HALT\n"
+    )
+    x = np.ones((n, 8), np.float32)
+    for session in (GoldenMachine().load(program), CpuSession(program, hopper=False)):
+        if n == 0:
+            assert not session.run({"x": x}).state["y"].any()
+            continue
+        with pytest.raises(Trap) as raised:
+            session.run({"x": x})
+        assert (raised.value.category, raised.value.instruction) == ("extent", 3)
+
+
 def test_a_trap_in_the_middle_ends_the_run():
     """A scalar trap while the workers of some blocks are busy, and others have not begun."""
     text = CHAIN.format(n=20000).replace("    COPY z, y", "    ALU.div s2, s1, 0\n    COPY z, y")
