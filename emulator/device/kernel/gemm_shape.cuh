@@ -9,7 +9,6 @@
 struct Products {
     u32 batches, m, n, k;
     u32 row_axis;  // of a: its stride is the distance of rows
-    bool merged;   // b is the same for every batch, and rows of a lie at equal distances: all batches are one product
 
     DEV explicit Products(const GemmArgs& args) {
         const Tensor& out = args.out();
@@ -32,8 +31,7 @@ struct Products {
             rows = true;
             next = out.dims[i] * a.strides[i];
         }
-        merged = same && even && batches > 1;
-        if (merged) {
+        if (same && even && batches > 1) {  // b is the same for every batch, and rows of a lie at equal distances: one product
             m *= batches;
             batches = 1;
         } else {
@@ -101,7 +99,7 @@ struct GemmShape {
     Products products;
     Tiling tiling;
     FewShape few;
-    u32 unused[2];
+    u32 unused[3];
     u32 way;
 
     DEV static const GemmShape& of(const Work& w) { return kept<GemmShape>(w); }
