@@ -134,7 +134,7 @@ struct Loader : LoaderState {
     // blocks, waits in, and a release even waits for its end. A block whose ring is mostly empty may have one more.
     DEV void pace(u32 stages) {
         while (oldest != place.sequence && mbarrier_passed(empty(oldest), oldest / RING_BARRIERS % 2))
-            take_back_oldest();
+            took_back_oldest();
         if (static_cast<i32>(oldest - landed) > 0) landed = oldest;
         const u32 most = room > GRANULES / 2 || oldest == place.sequence ? stages + 1 : stages;
         for (; place.sequence - landed >= most; ++landed)
@@ -218,13 +218,17 @@ struct Loader : LoaderState {
     }
     // Waits until the oldest stage is released; false if the run is over.
     DEV bool take_back_oldest() {
-        const u32 barrier = oldest % RING_BARRIERS, way = shared_state().stage_way[barrier];
         if (!wait(empty(oldest), oldest / RING_BARRIERS % 2)) return false;
+        took_back_oldest();
+        return true;
+    }
+    // It has been.
+    DEV void took_back_oldest() {
+        const u32 barrier = oldest % RING_BARRIERS;
         // Workers read and wrote scratch memory themselves; copies are another proxy.
         if (scratch >> barrier & 1) fence_proxy_shared();
         scratch &= ~(1u << barrier);
-        room += way;
+        room += shared_state().stage_way[barrier];
         oldest += 1;
-        return true;
     }
 };

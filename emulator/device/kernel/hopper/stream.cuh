@@ -56,6 +56,7 @@ struct HopperStream {
         const void* map = shared_state().launch->maps + static_cast<u64>(s.map) * TENSOR_MAP_BYTES;
         const u32 granules = s.granules, panels = s.panels, boxes = s.boxes, bytes = granules * GRANULE_BYTES;
         const u32 moved = places_moved(w, s);
+        const u32 lines = unit == 16 ? GRANULE_BYTES / 2 / 16 : GRANULE_BYTES / 2 / 32;  // of a box, where b lies across
         const u64 policy = read_once();
         if (!s.constant) loader.wait_ready();
         u32 index = share.first, panel = 0;
@@ -67,7 +68,6 @@ struct HopperStream {
             const u32 to = loader.address(stage), column = share.unit(index) * unit;
             u64* full = loader.full(stage);
             if (across) {
-                const u32 lines = GRANULE_BYTES / 2 / unit;
 #pragma unroll 1
                 for (u32 i = 0; i < boxes; ++i)
                     tensor_stream_3d(to + i * GRANULE_BYTES, map, full, column, (panel * boxes + i) * lines, moved, policy);

@@ -30,12 +30,24 @@ template <u32 GROUPS> struct AcrossRows {
         }
         return c;
     }
-    static DEV Chunk chosen(const uint4& v, u32 turned) {  // of a single group
-        Chunk c;
-        choose(c.words[0], v, turned);
-        return c;
+    // Of a single group, in two steps: what is read again and again until it is there is chosen from once.
+    static DEV Chunk read(const uint4& v, u32) { return {{{v.x, v.y, v.z, v.w}}}; }
+    static constexpr bool AGAIN = true;
+    // What is not there yet is read again, and nothing else: all blocks read the same few lines, and each of them is one after the other.
+    static DEV void begin(Chunk& c, bool exists) {
+#pragma unroll
+        for (u32 i = 0; i < 4; ++i) c.words[0][i] = exists ? NOT_THERE : 0;
     }
-    // Of a lane: the row of a group whose chunks it reads, and what chosen() asks for.
+    static DEV void read_again(Chunk& c, const f32* p, bool, u32) {
+        uint4 v = make_uint4(c.words[0][0], c.words[0][1], c.words[0][2], c.words[0][3]);
+        load_relaxed_16_if(v, p, most_of(v) == NOT_THERE);
+        c = read(v, 0);
+    }
+    static DEV void choose(Chunk& c, u32 turned) {
+        const u32 (&w)[4] = c.words[0];
+        choose(c.words[0], make_uint4(w[0], w[1], w[2], w[3]), turned);
+    }
+    // Of a lane: the row of a group whose chunks it reads, and what it chooses by.
     static DEV u32 row_of(u32 lane) { return lane >> 2; }
     static DEV u32 turned_of(u32 lane) { return lane & 3; }
 

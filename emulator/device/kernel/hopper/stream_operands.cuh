@@ -2,6 +2,7 @@
 #pragma once
 #ifdef HOPPER
 #include "epilogue.cuh"
+#include "exchange.cuh"
 
 constexpr u32 WARP_SUMS = 256;  // that a warp leaves in the staging: one thread each finishes them
 

@@ -32,9 +32,16 @@ template <class T> struct FewRows {
     bool odd;
 
     DEV FewRows(const StreamRows& rows, u32 depth, u32 lane) : row(rows, lane >> 3, depth), odd(lane >> 2 & 1) {}
-    DEV Chunk load(u32 depth) const { return chosen(row.load(depth), odd); }
-    static DEV Chunk chosen(const uint4& v, u32 turned) { return {turned & 1 ? v.y : v.x, turned & 1 ? v.w : v.z}; }
-    // Of a lane: the row whose chunks it reads, and what chosen() asks for.
+    DEV Chunk load(u32 depth) const { return read(row.load(depth), odd); }
+    // What is kept of a chunk is chosen as it is read: PlainStream has no registers for all of it.
+    static DEV Chunk read(const uint4& v, u32 turned) { return {turned & 1 ? v.y : v.x, turned & 1 ? v.w : v.z}; }
+    static constexpr bool AGAIN = false;
+    static DEV void begin(Chunk&, bool) {}
+    static DEV void read_again(Chunk& c, const f32* p, bool exists, u32 turned) {
+        c = read(exists ? load_relaxed_16(p) : make_uint4(0, 0, 0, 0), turned);
+    }
+    static DEV void choose(Chunk&, u32) {}
+    // Of a lane: the row whose chunks it reads, and what it chooses by.
     static DEV u32 row_of(u32 lane) { return lane >> 3; }
     static DEV u32 turned_of(u32 lane) { return lane >> 2 & 1; }
     static DEV void multiply(f32 (&sums)[2][4], const uint4& b, const Chunk& a, u32 step) {

@@ -24,11 +24,6 @@ struct PlainRow {
         if (depth >= left || !(inside || range_in_bounds(tensor, p, CHUNK_BYTES))) return make_uint4(0, 0, 0, 0);
         return *reinterpret_cast<const uint4*>(p);
     }
-    // From the exchange, whatever is there.
-    DEV uint4 look(u32 depth) const {
-        if (depth >= left) return make_uint4(0, 0, 0, 0);
-        return load_relaxed_16(reinterpret_cast<const f32*>(at + depth * 2));
-    }
 };
 
 // What becomes of one thread's sum, all 16-bit floats of one type: row-major like the result, the bias one row for all.
@@ -136,39 +131,39 @@ struct SumsOfFew {
 template <class Way> struct PlainStream {
     // The present work, and those behind it that are like it; others know that they are done, or will.
     static DEV_CALL void run() {
-        do execute();
-        while (goes_on());
+        u32 taken = Kept::taken();
+        do execute(taken);
+        while (goes_on(taken));
     }
 
   private:
     using Rows = typename Way::Rows;
     using Panels = typename Way::Chunks[Way::MOST_PANELS];
 
-    static DEV const StreamSchedule& schedule(u32 taken) {
-        return *reinterpret_cast<const StreamSchedule*>(Kept::shared().works[taken % WORKS].detail);
-    }
-    // Says that this warp is done with the present work, and takes up the next one if that is like it.
-    static DEV bool goes_on() {
-        const u32 taken = Kept::taken(), next = taken + 1;
-        const StreamSchedule& present = schedule(taken);
-        const u32 half_floats = present.half_floats, few = present.plain & PLAIN_FEW;
-        if (few) SumsOfFew::summed(taken);
-        else warp_arrive(&Kept::shared().done[taken % WORKS]);
-        wait_phase(&Kept::shared().decoded[next % WORKS], next / WORKS % 2);
-        const Work& w = Kept::shared().works[next % WORKS];
-        const StreamSchedule& s = schedule(next);
-        const bool like = w.path == PATH_STREAM && s.plain && s.unit == Way::UNIT && s.half_floats == half_floats && (s.plain & PLAIN_FEW) == few;
-        if (!__shfl_sync(0xffffffffu, like && !w.last, 0)) return false;  // all lanes go one way
-        Kept::place().taken = next;
+    static DEV const StreamSchedule& schedule(const Work& w) { return *reinterpret_cast<const StreamSchedule*>(w.detail); }
+    // Says that this warp is done with work `taken`, and takes up the next one if that is like it. All that this depends on is read
+    // at once: a branch for each would take longer than many a small product.
+    static DEV bool goes_on(u32& taken) {
+        Shared& shared = Kept::shared();
+        const StreamSchedule& present = schedule(shared.works[taken % WORKS]);
+        const u32 half_floats = present.half_floats, plain = present.plain, next = taken + 1;
+        if (plain & PLAIN_FEW) SumsOfFew::summed(taken);
+        else warp_arrive(&shared.done[taken % WORKS]);
+        wait_phase(&shared.decoded[next % WORKS], next / WORKS % 2);
+        const Work& w = shared.works[next % WORKS];
+        const StreamSchedule& s = schedule(w);
+        const u32 differs = w.last | (w.path ^ PATH_STREAM) | (s.unit ^ Way::UNIT) | (s.half_floats ^ half_floats) | ((s.plain ^ plain) & (PLAIN_FEW | 1));
+        if (__shfl_sync(0xffffffffu, differs, 0)) return false;  // all lanes go one way
+        Kept::place().taken = taken = next;
         return true;
     }
 
     // A call: what is the same for all of them would be kept in registers, of which there are too few.
-    static DEV_CALL void execute() {
-        const u32 taken = Kept::taken();
+    static DEV_CALL void execute(u32 taken) {
         Workers me;
-        const Work& w = Kept::shared().works[taken % WORKS];
-        const StreamSchedule& s = schedule(taken);
+        Shared& shared = Kept::shared();
+        const Work& w = shared.works[taken % WORKS];
+        const StreamSchedule& s = schedule(w);
         const GemmArgs& args = GemmArgs::of(w);
         const u32 plain = s.plain, each = plain / PLAIN_UNITS, shift = plain / 2 % 4, rows = 1u << shift;
         const u32 thread = me.thread(), warp = me.warp(), lane = me.lane(), block = w.first_tile, blocks = gridDim.x - s.spared;
@@ -178,7 +173,7 @@ template <class Way> struct PlainStream {
             return;
         }
         const Way way(s, warp, lane);
-        wait_phase(&Kept::shared().placed[taken % WORKS], taken / WORKS % 2);
+        wait_phase(&shared.placed[taken % WORKS], taken / WORKS % 2);
         me.place = w.place;
         typename Way::Weights b;
         way.load(b, me, way.two(count, 0));
@@ -188,17 +183,20 @@ template <class Way> struct PlainStream {
         const char* const from = norm ? shared_memory + NORMALISED_AT : takes ? exchange_at(w, takes) : args.a().data;
         const PlainRow source(args.a(), from, norm, Way::Rows::row_of(lane), rows, warp * (Way::SPAN / WORKER_WARPS) + lane % 4 * 8);
         // Up to here, warps are ahead of each other; now the staging, or a place in it, is free.
-        if (few && !norm) SumsOfFew::wait_for_sums(Kept::shared(), taken);
-        else wait_done_before(Kept::shared(), taken);
+        if (few && !norm) SumsOfFew::wait_for_sums(shared, taken);
+        else wait_done_before(shared, taken);
         if (norm) {
             if (!(s.half_floats ? normalise_rows<DTYPE_F16>(s, rows) : normalise_rows<DTYPE_BF16>(s, rows))) return;
         } else if (!few || !takes) {  // else what is multiplied comes by itself, and the waiter does the rest
-            wait_phase(&Kept::shared().ready[taken % WORKS], taken / WORKS % 2);
+            wait_phase(&shared.ready[taken % WORKS], taken / WORKS % 2);
             if (!static_cast<const volatile Work&>(w).go) return;
         }
-        Panels a = {};
-        if (takes && !norm) take(a, source, way.panels(s), lane);
-        else load(a, source, way.panels(s), lane);
+        Panels a;
+        const u32 panels = way.panels(s), turned = Rows::turned_of(lane);
+        if (Way::MOST_PANELS != 1) each_chunk(a, Way::MOST_PANELS, [](typename Rows::Chunk& chunk, u32) { chunk = {}; });  // none is undefined
+        if (takes && !norm) take(a, source, panels, turned);
+        else load(a, source, panels, turned);
+        each_chunk(a, Way::MOST_PANELS, [&](typename Rows::Chunk& chunk, u32) { Rows::choose(chunk, turned); });
 
         f32* const sums = few ? SumsOfFew::sums(taken) : reinterpret_cast<f32*>(shared_memory + STAGING_AT);
 #pragma unroll 1
@@ -206,7 +204,7 @@ template <class Way> struct PlainStream {
             typename Way::Sums sum = {};
 #pragma unroll
             for (u32 k = 0; k < Way::MOST_PANELS; ++k) {
-                if (k >= way.panels(s)) break;
+                if (Way::MOST_PANELS != 1 && k >= panels) break;
                 const bool two = way.two(count - unit, k);
                 if (unit + k) way.load(b, me, two);
                 way.multiply(sum, b, a[k], two);
@@ -231,26 +229,31 @@ template <class Way> struct PlainStream {
     template <class F> static DEV void each_chunk(Panels& a, u32 panels, F f) {
 #pragma unroll
         for (u32 j = 0; j < Way::MOST_PANELS; ++j) {
-            if (j >= panels) break;
+            if (Way::MOST_PANELS != 1 && j >= panels) break;
 #pragma unroll
             for (u32 span = 0; span < Way::SPANS; ++span)
 #pragma unroll
                 for (u32 step = 0; step < Way::STEPS; ++step) f(a[j][span][step], (j * Way::SPANS + span) * Way::SPAN + step * 32);
         }
     }
-    static DEV void load(Panels& a, const PlainRow& row, u32 panels, u32 lane) {
-        each_chunk(a, panels, [&](typename Rows::Chunk& chunk, u32 depth) { chunk = Rows::chosen(row.load(depth), Rows::turned_of(lane)); });
+    static DEV void load(Panels& a, const PlainRow& row, u32 panels, u32 turned) {
+        each_chunk(a, panels, [&](typename Rows::Chunk& chunk, u32 depth) { chunk = Rows::read(row.load(depth), turned); });
     }
     // After a trap, whatever is there: the other warps count on this one.
-    static DEV void take(Panels& a, const PlainRow& row, u32 panels, u32 lane) {
+    static DEV void take(Panels& a, const PlainRow& row, u32 panels, u32 turned) {
         const Launch* const launch = shared_state().launch;
+        each_chunk(a, panels, [&](typename Rows::Chunk& chunk, u32 depth) { Rows::begin(chunk, depth < row.left); });
         const auto look = [&] {
             u32 most = 0;
-            each_chunk(a, panels, [&](typename Rows::Chunk& chunk, u32 depth) {
-                chunk = Rows::chosen(row.look(depth), Rows::turned_of(lane));
+            const auto look_at = [&](const typename Rows::Chunk& chunk) {
 #pragma unroll
                 for (u32 i = 0; i < sizeof(chunk) / sizeof(u32); ++i) most = max(most, reinterpret_cast<const u32*>(&chunk)[i]);
+            };
+            each_chunk(a, panels, [&](typename Rows::Chunk& chunk, u32 depth) {
+                Rows::read_again(chunk, reinterpret_cast<const f32*>(row.at + depth * 2), depth < row.left, turned);
+                if (!Rows::AGAIN) look_at(chunk);
             });
+            if (Rows::AGAIN) each_chunk(a, panels, [&](const typename Rows::Chunk& chunk, u32) { look_at(chunk); });
             return __all_sync(0xffffffffu, most != NOT_THERE);
         };
         const auto report = [&] { raise(launch, TRAP_TIMEOUT, present_instruction(), WAITED_FOR_RESULTS); };

@@ -45,6 +45,9 @@ inline uint2 load_relaxed_8(const f32* p) { yield_("numbers"); return *reinterpr
 inline void store_relaxed_8(f32* p, uint2 v) { *reinterpret_cast<uint2*>(p) = v; ++progress_; }
 // It takes time, as the emulated clock hardly moves by itself, and a warp that polls together makes progress of a kind.
 inline uint4 load_relaxed_16(const f32* p) { clock_ += 10000; yield_("numbers"); return *reinterpret_cast<const uint4*>(p); }
+inline void load_relaxed_16_if(uint4& v, const f32* p, bool again) {
+    if (again) v = load_relaxed_16(p);
+}
 inline void store_relaxed_16(f32* p, uint4 v) { *reinterpret_cast<uint4*>(p) = v; ++progress_; }
 inline void count_relaxed(u32* p, u32 last) { *p = *p >= last ? 0 : *p + 1; ++progress_; }
 inline void add_release(u32* p, u32 v) { *p += v; ++progress_; }
