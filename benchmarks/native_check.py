@@ -45,18 +45,18 @@ def kernel(name, t, a):
 def tensor(operand, device):
     """Random numbers in an operand's type and layout."""
     reach = 1 + sum((n - 1) * stride for n, stride in zip(operand["shape"], operand["strides"], strict=True))
-    dtype, *layout = TYPES[operand["dtype"]], operand["shape"], operand["strides"]
-    return torch.randn(max(reach, 1), device=device, dtype=dtype).as_strided(*layout)
+    numbers = torch.randn(max(reach, 1), device=device, dtype=TYPES[operand["dtype"]])
+    return numbers.as_strided(operand["shape"], operand["strides"])
 
 
-def median(runs, flush):
+def median(runs, flush, count=30):
     """The median time of all these runs with cold caches: in a CUDA graph by events, or on a CPU by its clock."""
     [run() for run in runs * 3]  # what is done only once is done now
     if flush.is_cuda:
         with torch.cuda.graph(graph := torch.cuda.CUDAGraph()):
             [run() for run in runs]
     action, taken = graph.replay if flush.is_cuda else runs[0], []
-    for _ in range(30):
+    for _ in range(count):
         flush.add_(1)
         began, events = time.perf_counter(), [torch.cuda.Event(enable_timing=True) for _ in range(2 * flush.is_cuda)]
         [e.record() for e in events[:1]], action(), [e.record() for e in events[1:]], [e.synchronize() for e in events]
@@ -84,13 +84,13 @@ def main():
         if native and work not in ratios and len(types) == 1 and types <= TYPES.keys():
             torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = attributes.get("math") == "tf32"
             make = lambda: kernel(name, {k: tensor(o, device) for k, o in operands.items()}, attributes)  # noqa: E731, B023
-            pick = lambda _: Thread(1).submit(seconds, make, flush).result()  # noqa: E731, B023
             if make():
-                picks = [*map(pick, range(17 if flush.is_cuda else 2))][1:]  # the first has fresh memory
-                more = range(48 if max(picks) > 1.08 * min(picks) else 0)  # what cuDNN picks for a thread varies
-                ours = min([*picks, *map(pick, more)]) * 1e6
+                threads = [Thread(1) for _ in range(64 if flush.is_cuda else 1)]  # what cuDNN picks for one varies
+                rough = [t.submit(lambda: median([make()] * 8, flush, 5)).result() for t in threads]  # noqa: B023
+                ours = threads[rough.index(min(rough))].submit(seconds, make, flush).result() * 1e6
+                [t.shutdown() for t in threads]
                 ratios[work] = native["cold_us"] / ours
-                print(f"{one['index']:6} {name:14} {native['cold_us']:9.2f}, here {ours:9.2f} us: {ratios[work]:.3f}")
+                print(f"{one['index']:6} {name:14} {native['cold_us']:9.2f} us, here {ours:9.2f}: {ratios[work]:.3f}")
     off = sum(not 1 / (1 + within) <= r <= 1 + within for r in ratios.values())
     print(f"{len(ratios)} kinds of work compared, {off} differ by more than {within:.0%}")
     return int(off > 0 or not ratios)

@@ -12,6 +12,7 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from typing import Protocol
 
 import numpy as np
@@ -27,12 +28,12 @@ LONG_SECONDS = 2e-4
 """Where launching is little of a kernel's time: one call is enough then, and operands need not fit several times."""
 FEWEST_MORE, MOST_MORE = 4, 16
 """Calls that the longer graph has more, as many as take LONG_SECONDS: what launches differ by is shared out."""
-PICKS, MOST_PICKS = 16, 64
+PICKS = 64
 """Of cuDNN's autotuner, of which the fastest counts: it tries each kernel once, so what it picks varies (on an H200 one
-pick for a convolution took up to 1.3 times as long as another, and the best came once in 6 to 16). PyTorch keeps a pick
-for the thread that asked."""
-ALIKE = 1.08
-"""Times the fastest pick that the slowest one takes at most: else there are as many as the best is hardly missed in."""
+pick for a convolution took up to 1.3 times as long as another, and the best came once in 6 to 16: 64 miss one of 16 in
+1.6 % of all cases). PyTorch keeps a pick for the thread that asked."""
+ROUGH_CALLS, ROUGH_ROUNDS = 8, 5
+"""Of each pick, to find the fastest."""
 WARMING = 3  # runs before a graph is captured: what is done only once is done then
 
 
@@ -99,19 +100,24 @@ class GraphClock(ABC):
     picks = PICKS
 
     def times(self, make: Callable[[], Action], budget: float) -> tuple[float, float]:
-        """Of a call among others in a CUDA graph, the fastest of `picks`, or of MOST_PICKS where those are not alike.
+        """Of a call among others in a CUDA graph, with the fastest of `picks`.
 
         Raises RuntimeError as `prepared` does.
         """
-        picks = [self._pick(make, budget) for _ in range(self.picks)]
-        later = [cold for cold, _ in picks[1:]]  # the first one has memory that nobody used before
-        if later and max(later) > ALIKE * min(later):
-            picks += [self._pick(make, budget) for _ in range(MOST_PICKS - self.picks)]
-        return min(picks)
+        with ExitStack() as stack:
+            threads = [stack.enter_context(ThreadPoolExecutor(1)) for _ in range(self.picks)]
+            if self.picks > 1:
+                rough = [thread.submit(self._rough, make()).result() for thread in threads]
+                threads = [threads[rough.index(min(rough))]]
+            return threads[0].submit(self._times, make, budget).result()
 
-    def _pick(self, make: Callable[[], Action], budget: float) -> tuple[float, float]:
-        with ThreadPoolExecutor(1) as thread:
-            return thread.submit(self._times, make, budget).result()
+    def _rough(self, action: Action) -> float:
+        """Seconds, to tell picks apart."""
+        one = self.once(self.prepared(action), cold=False)
+        if one > LONG_SECONDS:
+            return one
+        several = self._captured([action] * ROUGH_CALLS)
+        return min(self.once(several, cold=False) for _ in range(ROUGH_ROUNDS))
 
     def _times(self, make: Callable[[], Action], budget: float) -> tuple[float, float]:
         first = make()

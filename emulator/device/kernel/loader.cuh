@@ -222,7 +222,7 @@ struct Loader : LoaderState {
         took_back_oldest();
         return true;
     }
-    // It has been.
+    // What follows once it is released.
     DEV void took_back_oldest() {
         const u32 barrier = oldest % RING_BARRIERS;
         // Workers read and wrote scratch memory themselves; copies are another proxy.

@@ -56,7 +56,7 @@ struct HopperStream {
         const void* map = shared_state().launch->maps + static_cast<u64>(s.map) * TENSOR_MAP_BYTES;
         const u32 granules = s.granules, panels = s.panels, boxes = s.boxes, bytes = granules * GRANULE_BYTES;
         const u32 moved = places_moved(w, s);
-        const u32 lines = unit == 16 ? GRANULE_BYTES / 2 / 16 : GRANULE_BYTES / 2 / 32;  // of a box, where b lies across
+        const u32 lines = unit == 16 ? GRANULE_BYTES / 2 / 16 : GRANULE_BYTES / 2 / 32;  // of a box, where b lies across; nothing is divided
         const u64 policy = read_once();
         if (!s.constant) loader.wait_ready();
         u32 index = share.first, panel = 0;

@@ -32,8 +32,9 @@ template <u32 GROUPS> struct AcrossRows {
     }
     // Of a single group, in two steps: what is read again and again until it is there is chosen from once.
     static DEV Chunk read(const uint4& v, u32) { return {{{v.x, v.y, v.z, v.w}}}; }
+    // Only chunks that are not there yet are read again: all blocks read the same few lines, and each line is read by one block after
+    // the other.
     static constexpr bool AGAIN = true;
-    // What is not there yet is read again, and nothing else: all blocks read the same few lines, and each of them is one after the other.
     static DEV void begin(Chunk& c, bool exists) {
 #pragma unroll
         for (u32 i = 0; i < 4; ++i) c.words[0][i] = exists ? NOT_THERE : 0;

@@ -35,7 +35,7 @@ template <class T> struct FewRows {
     DEV Chunk load(u32 depth) const { return read(row.load(depth), odd); }
     // What is kept of a chunk is chosen as it is read: PlainStream has no registers for all of it.
     static DEV Chunk read(const uint4& v, u32 turned) { return {turned & 1 ? v.y : v.x, turned & 1 ? v.w : v.z}; }
-    static constexpr bool AGAIN = false;
+    static constexpr bool AGAIN = false;  // all of them are read each time: what has arrived has been chosen from
     static DEV void begin(Chunk&, bool) {}
     static DEV void read_again(Chunk& c, const f32* p, bool exists, u32 turned) {
         c = read(exists ? load_relaxed_16(p) : make_uint4(0, 0, 0, 0), turned);

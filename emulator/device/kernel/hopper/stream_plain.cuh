@@ -142,7 +142,7 @@ template <class Way> struct PlainStream {
 
     static DEV const StreamSchedule& schedule(const Work& w) { return *reinterpret_cast<const StreamSchedule*>(w.detail); }
     // Says that this warp is done with work `taken`, and takes up the next one if that is like it. All that this depends on is read
-    // at once: a branch for each would take longer than many a small product.
+    // at once: with a branch for each, this took a tenth of a small product.
     static DEV bool goes_on(u32& taken) {
         Shared& shared = Kept::shared();
         const StreamSchedule& present = schedule(shared.works[taken % WORKS]);
