@@ -107,12 +107,13 @@ class GraphClock(ABC):
         with ExitStack() as stack:
             threads = [stack.enter_context(ThreadPoolExecutor(1)) for _ in range(self.picks)]
             if self.picks > 1:
-                rough = [thread.submit(self._rough, make()).result() for thread in threads]
+                rough = [thread.submit(self._rough, make).result() for thread in threads]
                 threads = [threads[rough.index(min(rough))]]
             return threads[0].submit(self._times, make, budget).result()
 
-    def _rough(self, action: Action) -> float:
-        """Seconds, to tell picks apart."""
+    def _rough(self, make: Callable[[], Action]) -> float:
+        """Seconds, to tell picks apart. Operands are made in the thread: a library may want to have met it before."""
+        action = make()
         one = self.once(self.prepared(action), cold=False)
         if one > LONG_SECONDS:
             return one

@@ -38,8 +38,8 @@ class CudaClock(GraphClock):
         self._flush = torch.empty(FLUSH_BYTES["cuda"], dtype=torch.uint8, device="cuda")
 
     @torch.inference_mode()  # of this thread
-    def _rough(self, action: Action) -> float:
-        return super()._rough(action)
+    def _rough(self, make: Callable[[], Action]) -> float:
+        return super()._rough(make)
 
     @torch.inference_mode()
     def _times(self, make: Callable[[], Action], budget: float) -> tuple[float, float]:
