@@ -1,6 +1,7 @@
 // What the machine keeps: resolved operands, decoded work, the trap record, and what a tile's code gets to see.
 #pragma once
 #include "config.cuh"
+#include "copy_engine.cuh"
 #include "ptx.cuh"
 #include "ring.cuh"
 #include "generated.cuh"

@@ -1,9 +1,9 @@
 """The device machine without a GPU: the kernel's own source, compiled by g++, with fibers for threads.
 
 What CUDA gives the kernel (threads, warps, barriers, shared memory) is in on_cpu/cuda.h; what the machine asks of the
-hardware by inline assembly (ptx.cuh, wgmma.cuh) is written out there. Asynchronous copies land late and in a random
-order, warps take turns in a random order: what misses a wait gives wrong results here, too. An access at an address
-that is no multiple of its size, which a GPU does not forgive, ends the run. Speed is not the point.
+hardware by inline assembly (ptx.cuh, copy_engine.cuh, wgmma.cuh) is written out there. Asynchronous copies land late
+and in a random order, warps take turns in a random order: what misses a wait gives wrong results here, too. An access
+at an address that is no multiple of its size, which a GPU does not forgive, ends the run. Speed is not the point.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ _MAP = np.dtype(
     ],
     align=True,
 )  # fmt: skip
-"""HostMap of on_cpu/ptx.cuh: what stands for a CUtensorMap."""
+"""HostMap of on_cpu/copy_engine.cuh: what stands for a CUtensorMap."""
 
 
 @cache

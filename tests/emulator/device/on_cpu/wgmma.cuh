@@ -1,5 +1,16 @@
 #pragma once
 #include "matrix.cuh"
+
+// Element (row, k) of an operand of wgmma in shared memory: 128-byte swizzle, or none where k are neighbours; descriptors as the PTX
+// ISA has them.
+inline u16 descriptor_element_(u64 d, bool across, u32 row, u32 k) {
+    const u32 start = static_cast<u32>(d & 0x3fff) << 4, leading = static_cast<u32>(d >> 16 & 0x3fff) << 4, stride = static_cast<u32>(d >> 32 & 0x3fff) << 4;
+    if (d >> 62 == 0 && !across) return read_shared_<u16>(start + row / 8 * stride + row % 8 * 16 + k / 8 * leading + k % 8 * 2);
+    if (d >> 62 != 1) broken("a descriptor with another swizzle than that of 128 bytes");
+    const u32 at = across ? start + row / 64 * leading + k / 8 * stride + k % 8 * 128 + row % 64 * 2 : start + row / 8 * stride + row % 8 * 128 + k * 2;
+    return read_shared_<u16>(swizzled_(at, 128));
+}
+template <class T> f32 element_of_(u16 bits);
 template <> f32 element_of_<Bf16>(u16 bits) { return f32_from_bf16(bits); }
 template <> f32 element_of_<F16>(u16 bits) { return f32_from_f16(bits); }
 template <class T, u32 COLUMNS, bool A_ACROSS, bool B_ACROSS> struct Wgmma {
