@@ -142,7 +142,7 @@ def trials() -> Iterator[tuple[Shape, tune.Trial]]:
             f".state a : bf16[{rows}, {depth}]\n.input b : bf16[{columns}, {depth}]\n"
             f".output y : bf16[{rows}, {columns}]\nmain:\n    GEMM y, a, b.T\n    HALT\n"
         )
-        offers = tilings.offers(rows, columns, 1, BLOCKS, depth, tiles=TILES, pairs=True)
+        offers = tilings.offers(rows, columns, 1, BLOCKS, depth, tiles=TILES, pairs=True, together=True)
         ways = tuple(offer.choice for offer in offers)
         yield (rows, columns, depth), tune.trial(program.instructions[0], offers[0].clocks, ways)
 
@@ -165,7 +165,7 @@ def samples_of(facts: dict[str, Any]) -> list[Sample]:
     found = []
     for entry in facts["shapes"]:
         rows, columns, depth = shape = tuple(entry["shape"])
-        offers = tilings.offers(rows, columns, 1, facts["blocks"], depth, tiles=TILES, pairs=True)
+        offers = tilings.offers(rows, columns, 1, facts["blocks"], depth, tiles=TILES, pairs=True, together=True)
         offered = [offer.choice for offer in offers]
         for way in entry["ways"]:
             for choice in offered:

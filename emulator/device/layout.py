@@ -30,11 +30,11 @@ MAX_SPLITS = 6
 A_ACROSS, B_ACROSS, HALF_FLOATS, BATCHED, B_CONSTANT, BIAS_EARLY = (1 << i for i in range(6))
 OUT_IN_LINES, A_WHOLE, B_WHOLE, A_SHARED, B_SHARED = (1 << i for i in range(6, 11))
 FLOATS, EXACT, BY_PIECES, OUT_IN_CHUNKS, OUT_IN_BOXES, TRANSPOSED = (1 << i for i in range(11, 17))
-OVERLAPPING_DOWN, OVERLAPPING_ACROSS, A_SHORT, B_SHORT = (1 << i for i in range(17, 21))
+OVERLAPPING_DOWN, OVERLAPPING_ACROSS, A_SHORT, B_SHORT, DEPTH_SHARED = (1 << i for i in range(17, 22))
 PAIR = 2
 FLASH_WIDE, FLASH_F16, FLASH_HALVES = 1, 2, 4
 NORM_ROWS, NORM_CENTRED, NORM_GAIN, NORM_BIAS, BIAS_FIRST, NORM_OF_ONE, NORM_STORED = (1 << i for i in range(7))
-PRODUCT_NORM_AT, MAX_NORM_SLICES = 21, 12
+PRODUCT_NORM_AT, MAX_NORM_SLICES = 22, 12
 STREAM_NORM_ELEMENTS = 4096
 NORMALISED_SLOT, CHANNELS_SLOT = MAX_OPERANDS - 2, MAX_OPERANDS - 1
 TABLES_SLOT = MAX_OPERANDS - 2
@@ -100,6 +100,10 @@ CONSTANTS: dict[str, tuple[int, str]] = {
     "B_WHOLE": (B_WHOLE, "the same of b"),
     "A_SHARED": (A_SHARED, "the blocks of a pair have tiles side by side, and share a"),
     "B_SHARED": (B_SHARED, "the blocks of a pair have tiles one below the other, and share b"),
+    "DEPTH_SHARED": (
+        DEPTH_SHARED,
+        "the blocks of a pair have half of a tile's depth each",
+    ),
     "FLASH_WIDE": (FLASH_WIDE, "flags of a FlashSchedule: more than 64 columns of q, k or v"),
     "FLASH_F16": (FLASH_F16, "f16, else bf16"),
     "FLASH_HALVES": (FLASH_HALVES, "tiles of half as many queries, for one of the warpgroups"),
@@ -337,7 +341,7 @@ PAUSE = Struct(
         ("instruction", "<u4", 1, "u32", "the collective that the launch ended at; behind the last one: at none"),
         ("steps", "<u8", 1, "u64", "instructions executed so far, by earlier launches of the run, too"),
         ("operands", TENSOR.dtype, 2, "TensorFields", "of the collective, resolved: out and x"),
-        ("scalars", "<u4", 688, "u32", "the scalar unit's Scalars"),
+        ("scalars", "<u4", 156, "u32", "the scalar unit's Scalars"),
     ),
 )
 MAILBOX = Struct(

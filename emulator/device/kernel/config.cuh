@@ -24,7 +24,7 @@ constexpr u32 WORKER_THREADS = WORKER_WARPS * WARP;
 constexpr u32 CONTROL_REGISTERS = 72, WORKER_REGISTERS = 216;
 
 constexpr u32 WORKS = 4;                   // decoded instructions between the controller and the others
-constexpr u32 LOOP_STACK = 141;            // MAX_LOOP_DEPTH loops in each of MAX_CALL_DEPTH + 1 functions, with room
+constexpr u32 LOOP_STACK = 8;              // MAX_LOOP_DEPTH, which the verifier counts through calls
 constexpr u32 CALL_STACK = 16;             // MAX_CALL_DEPTH
 constexpr u32 SCRATCH_BYTES = 128 * 1024;  // shared memory that a tile may ask for
 constexpr u32 STAGING_BYTES = 16 * 1024;   // shared memory that a tile always has

@@ -55,7 +55,7 @@ struct Loader : LoaderState {
         }
 #pragma unroll 1
         for (; i < count; ++i) {
-            if (!wait(empty(oldest), oldest / RING_BARRIERS % 2)) return false;
+            if (!wait_or_stop(empty(oldest), oldest / RING_BARRIERS % 2)) return false;
             oldest += 1;
             const Stage stage{place.sequence, place.granule == GRANULES ? 0 : place.granule};
             place = {place.sequence + 1, stage.granule + granules};
@@ -75,7 +75,7 @@ struct Loader : LoaderState {
 #pragma unroll 1
         for (u32 i = 0, granule = 0; i < count; ++i) {
             if (i >= LAP) {
-                if (!wait(empty(oldest), oldest / RING_BARRIERS % 2)) return false;
+                if (!wait_or_stop(empty(oldest), oldest / RING_BARRIERS % 2)) return false;
                 oldest += 1;
             }
             const Stage stage{i, granule};
@@ -183,10 +183,10 @@ struct Loader : LoaderState {
         mbarrier_arrive(&shared_state().opened);
         mbarrier_arrive_there(&shared_state().opened);
     }
-    DEV bool hear_other() { return wait(&shared_state().opened, shared_state().openings++ % 2); }
+    DEV bool hear_other() { return wait_or_stop(&shared_state().opened, shared_state().openings++ % 2); }
     // Waits until the last stage is full: the other block has brought its share of everything.
     DEV void wait_full() {
-        if (oldest != place.sequence) wait(full(place.sequence - 1), (place.sequence - 1) / RING_BARRIERS % 2);
+        if (oldest != place.sequence) wait_or_stop(full(place.sequence - 1), (place.sequence - 1) / RING_BARRIERS % 2);
     }
 
     // Waits for all copies that were started: a block must not end before them. After a trap, not all that full barriers wait
@@ -204,21 +204,13 @@ struct Loader : LoaderState {
     DEV u64* full(u32 sequence) { return &shared_state().stages[kind].full[sequence % RING_BARRIERS]; }
     DEV u64* empty(u32 sequence) { return &shared_state().stages[kind].empty[sequence % RING_BARRIERS]; }
 
-    // Waits for a phase; false if the run is over. Where another block is waited for, nobody else would hear of a trap.
-    DEV bool wait(u64* barrier, u32 parity) {
-        for (u32 polls = 1; !mbarrier_test(barrier, parity); ++polls) {
-            if (polls % POLLS_PER_CHECK == 0 && load_relaxed(shared_state().launch->abort)) stop(shared_state());
-            if (stopped(shared_state())) return false;
-        }
-        return true;
-    }
     // Granules from `before` to the end of the stage claimed there: with those that it skips at the end of the ring.
     DEV static u32 way_to_end(const RingPlace& before, const Stage& stage, u32 granules) {
         return stage.granule + granules - before.granule + (stage.granule < before.granule ? GRANULES : 0);
     }
     // Waits until the oldest stage is released; false if the run is over.
     DEV bool take_back_oldest() {
-        if (!wait(empty(oldest), oldest / RING_BARRIERS % 2)) return false;
+        if (!wait_or_stop(empty(oldest), oldest / RING_BARRIERS % 2)) return false;
         took_back_oldest();
         return true;
     }

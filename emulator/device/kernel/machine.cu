@@ -80,7 +80,12 @@ DEV u32 start(const Launch& launch, Shared& shared, u32 warp, u32 lane) {
         if (worker == 0) shared.shared_with[lane] = 0;
         if (elect_one()) {
             shared.stages[OWN_STAGES].init(1, worker);
-            if (launch.pairs) shared.stages[PAIR - 1].init(PAIR, worker);
+            if (launch.pairs) {
+                shared.stages[PAIR - 1].init(PAIR, worker);
+                mbarrier_init(&shared.taking[worker], 1);
+                mbarrier_init(&shared.given[worker], 1);
+                shared.workers[worker].met = 0;
+            }
         }
     }
     fence_barrier_init();

@@ -176,6 +176,19 @@ DEV void mbarrier_arrive_there(u64* b) {
                  "mbarrier.arrive.shared::cluster.b64 _, [there];\n}" ::"r"(shared_address(b)), "r"(blockIdx.x % PAIR ^ 1) : "memory");
 #endif
 }
+#ifdef HOPPER
+// Where the pair's other block has what lies at `p` here.
+DEV u32 address_there(const void* p) {
+    u32 there;
+    asm volatile("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(there) : "r"(shared_address(p)), "r"(blockIdx.x % PAIR ^ 1));
+    return there;
+}
+// Stores there, in the background; `barrier`, which is there, too, hears of the bytes. By then they can be seen.
+DEV void store_there(u32 to, uint4 v, u32 barrier) {
+    asm volatile("st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.v4.u32 [%0], {%1, %2, %3, %4}, [%5];"
+                 ::"r"(to), "r"(v.x), "r"(v.y), "r"(v.z), "r"(v.w), "r"(barrier) : "memory");
+}
+#endif
 DEV void warp_arrive(u64* b) {
     __syncwarp();
     if (thread_index_anew() % WARP < ARRIVING_LANES) mbarrier_arrive(b);

@@ -96,6 +96,7 @@ struct WorkerPlace {
         u32 end;       // of a handler's work: see Block::end
     };
     u32 granule;
+    u32 met;  // tiles whose depth it has shared with the pair's other block
     union {
         struct {
             u32 step, query;   // the next step of its walk, and the tile's first query
@@ -161,6 +162,8 @@ struct Shared {
     u64 opened;                       // both loaders of the pair have emptied their rings for shared stages
     u32 openings;                     // the loader's: how often,
     RingPlace other_place;            // and where it goes on with the kind of stages that is not in use
+    u64 taking[WORKER_WARPS];         // a warp of the pair's other block can be given sums (hopper/together.cuh)
+    u64 given[WORKER_WARPS];          // it has given this block's its own
     ProductCorner corners[CORNERS];   // the loader's, for the workers: of the tile whose first stage has this number, modulo
     u8 stage_way[RING_BARRIERS];      // the loader's: granules of each stage, with those skipped in front of it
     u32 expected[COUNTERS + 1];           // what each counter will show once everything so far, in program order, is done
@@ -193,6 +196,14 @@ DEV u32 present_instruction() {
 DEV void wait_phase(u64* barrier, u32 parity) {
     while (!mbarrier_test(barrier, parity)) {
     }
+}
+// Waits for a phase that may be another block's to end; false if the run is over. Nobody else here would hear of a trap there.
+DEV bool wait_or_stop(u64* barrier, u32 parity) {
+    for (u32 polls = 1; !mbarrier_test(barrier, parity); ++polls) {
+        if (polls % POLLS_PER_CHECK == 0 && load_relaxed(shared_state().launch->abort)) stop(shared_state());
+        if (stopped(shared_state())) return false;
+    }
+    return true;
 }
 // Waits until all workers are done with the work before number `taken`: with the staging, and with stores that it may depend
 // on. In front of the first work there is none: its barrier is as if the phase before its first one had ended.

@@ -54,8 +54,8 @@ def flags(choice: Choice, rows: Edge, columns: Edge, *, apart: bool, in_chunks: 
     return {
         layout.OVERLAPPING_DOWN: apart and rows.overlaps(tile.rows),
         layout.OVERLAPPING_ACROSS: apart and in_chunks and columns.overlaps(tile.columns),
-        layout.A_SHORT: not norms and not choice.shared and rows.is_short(tile.rows),
-        layout.B_SHORT: not choice.shared and columns.is_short(tile.columns),
+        layout.A_SHORT: not norms and not choice.shares_operand and rows.is_short(tile.rows),
+        layout.B_SHORT: not choice.shares_operand and columns.is_short(tile.columns),
     }
 
 

@@ -97,6 +97,12 @@ def is_low(instruction: Instruction) -> bool:
     return instruction.sub != "glu" and instruction.attributes.get("alpha", 1.0) == 1.0
 
 
+def is_together(instruction: Instruction) -> bool:
+    """Whether kernel/hopper/together.cuh can finish what is_in_lines and is_in_chunks hold for."""
+    steps: tuple[str, ...] = instruction.attributes.get("steps", ())
+    return is_low(instruction) and not ("act" in steps and "residual" in steps[steps.index("act") :])
+
+
 def is_in_chunks(out: Descriptor) -> bool:
     """Whether rows of 16-bit elements are made of whole, aligned chunks of 16 bytes, at distances of 32 bits."""
     return not isinstance(out.dims[-1], Dynamic) and out.dims[-1] % CHUNK == 0 and _has_chunks(out)

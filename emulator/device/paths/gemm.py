@@ -58,7 +58,8 @@ def product_schedule(
     tile, splits = choice.tile, choice.splits
     a_map, b_map = maps
     sums = 0
-    if splits > 1:
+    together = choice.shared == "depth"
+    if splits > 1 and not together:
         sums = context.workspace(parts.tiles * splits * tile.sums_bytes)
     flags = {
         **flags,
@@ -67,6 +68,7 @@ def product_schedule(
         layout.OUT_IN_BOXES: parts.out_map is not None,
         layout.A_SHARED: choice.shared == "a",
         layout.B_SHARED: choice.shared == "b",
+        layout.DEPTH_SHARED: together,
     }
     exact = flags[layout.EXACT]
     values = {
@@ -85,7 +87,7 @@ def product_schedule(
         "out_map": 0 if parts.out_map is None else context.map_index(parts.out_map),
     }
     arithmetic, finish = "multiply-add" if exact else "wgmma", "" if parts.fast else ", portable epilogue"
-    split = f", depth in {splits}" if splits > 1 else ""
+    split = f", depth in {splits}" if splits > 1 and not together else ""
     shared = f", {choice.shared} shared by pairs" if choice.shared else ""
     return Schedule(
         path, PRODUCT_SCHEDULE.words(values),

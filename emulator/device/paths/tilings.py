@@ -111,6 +111,8 @@ SCRATCH_TILES = tuple(tile for tile in TILES if tile.columns * tile.rows < 128 *
 """Those whose sums leave the ring room, for the portable epilogue."""
 TURNED_TILES = tuple(tile for tile in TILES if tile != Tile(64, 64))
 """Those of f32 on tensor cores: all workers turn operands, and have a part in the tile."""
+TOGETHER_TILE = Tile(128, 64)
+"""That whose depth a pair may share: a warp has one piece, and gives the other block half of it."""
 LOW_TILES = (Tile(72, 64), Tile(48, 64), Tile(32, 64), Tile(16, 64))
 LOWER_ROWS = 32
 """That low tiles finish at once."""
@@ -147,6 +149,7 @@ class Costs:
     tall_piece: int = 200  # and more for each piece
     meet: int = 3650  # to finish a block's share; half as much more for each 16 x 8 of a warp behind the first
     part: int = 500  # more of that, for each part of the depth
+    together: int = 1500  # for the blocks of a pair to give each other half of their sums
     gathered: int = 70  # of a slice of a low tile, where its rows are windows
     open: int = 3000  # until a pair of blocks has agreed to share: weights come so much later
 
@@ -169,10 +172,10 @@ What it has smaller ones for (kernel/gemm_few.cuh), it is quicker with by these 
 
 @dataclass(frozen=True)
 class Choice:
-    """A tile shape, in how many parts the depth goes, and which operand ("a", "b" or none) a pair of blocks shares.
+    """A tile shape, in how many parts the depth goes, and what ("a", "b", "depth" or nothing) a pair of blocks shares.
 
     Blocks that share a have tiles side by side, blocks that share b one below the other. Each brings half of what they
-    share to both.
+    share to both. Blocks that share the depth have the same tile, and half of the depth each.
     """
 
     tile: Tile
@@ -189,10 +192,15 @@ class Choice:
         """That work together."""
         return layout.PAIR if self.shared else 1
 
+    @property
+    def shares_operand(self) -> bool:
+        """Whether the blocks of a pair have a tile each."""
+        return self.shared in ("a", "b")
+
     def tiles(self, rows: int, columns: int, batches: int) -> int:
-        """Tiles of `batches` products of rows x columns: with pairs, an even number."""
+        """Tiles of `batches` products of rows x columns: an even number where pairs share an operand."""
         down, across = self.pair
-        return math.ceil(rows / down) * math.ceil(columns / across) * batches * self.blocks
+        return math.ceil(rows / down) * math.ceil(columns / across) * batches * (1 + self.shares_operand)
 
     def brought(self, operand: str) -> int:
         """Rows of a, or columns of b, that one block brings for a tile."""
@@ -231,11 +239,13 @@ def clocks(
         finish = costs.low + costs.turn * ((tile.rows - 1) // 32) if tile.low else costs.alone
     if boxes and in_boxes(choice):
         finish = costs.tall + costs.tall_piece * tile.pieces if tile.tall else costs.box
-    if choice.splits > 1:
+    if choice.shared == "depth":
+        finish = costs.tile + costs.piece * tile.pieces / 2 + costs.together
+    elif choice.splits > 1:
         rounds = math.ceil(tile.rows * tile.columns / (16 * 8) / choice.splits / layout.WORKER_WARPS)
         finish = costs.tile + costs.meet * (1 + rounds) / 2 + costs.part * choice.splits
         finish += 2 * tile.rows * tile.columns * 4 / bandwidth
-    once = costs.start + costs.each * min(items, blocks) + costs.open * (choice.blocks - 1)
+    once = costs.start + costs.each * min(items, blocks) + costs.open * choice.shares_operand
     from_memory = columns * batches * depth * 2 / costs.memory_bytes
     return once + max(waves * stages * stage, from_memory) + waves * finish
 
@@ -243,15 +253,19 @@ def clocks(
 @lru_cache(maxsize=1024)
 def offers(
     rows: int, columns: int, batches: int, blocks: int, depth: int,
-    *, tiles: tuple[Tile, ...] = TILES, split: bool = True, pairs: bool = False, boxes: bool = False,
-    gathered: bool = False, costs: Costs = COSTS,
+    *, tiles: tuple[Tile, ...] = TILES, split: bool = True, pairs: bool = False, together: bool = False,
+    boxes: bool = False, gathered: bool = False, costs: Costs = COSTS,
 ) -> tuple[Offer[Choice], ...]:  # fmt: skip
-    """All ways with what they cost, the cheapest first; `pairs`: blocks may share operands; the others: see clocks."""
+    """All ways with what they cost, the cheapest first.
+
+    `pairs`: the blocks of a pair may share operands; `together`: or a tile's depth; the others: see clocks.
+    """
     most = math.ceil(depth / DEPTH) // 2 if split else 1
+    even_blocks = blocks % layout.PAIR == 0
     choices = [
         choice
         for tile in tiles
-        for shared in (("", *tile.shareable) if pairs and blocks % layout.PAIR == 0 else ("",))
+        for shared in (("", *tile.shareable) if pairs and even_blocks else ("",))
         for splits in SPLITS
         for choice in (Choice(tile, splits, shared),)
         if splits == 1
@@ -262,6 +276,9 @@ def offers(
             and choice.tiles(rows, columns, batches) * splits <= blocks
         )
     ]
+    halved = Choice(TOGETHER_TILE, layout.PAIR, "depth")
+    if together and even_blocks and math.ceil(depth / DEPTH) >= layout.PAIR:
+        choices += [halved] * (halved.tiles(rows, columns, batches) * layout.PAIR <= blocks)
 
     def offer(choice: Choice) -> Offer[Choice]:
         factor = UNSHARED if pairs and choice.tile == TILES[0] and not choice.shared else 1.0
@@ -300,6 +317,7 @@ def ways(
         items = (math.ceil(Choice(tile, 1).tiles(*shape) / blocks) * step for tile, step in HANDLER_TILES)
         return (offered, fast) if offered[0].clocks < EXACT_COSTS.start + min(items) * depth // 2 else None
     split = fast and in_chunks and context.workspace_bytes < MAX_WORKSPACE
+    together = fast and in_chunks and dtype is not DType.F32 and epilogue.is_together(instruction)
     pairs = pairs and fast and dtype is not DType.F32
     tiles = tuple(tile for tile in (TILES if fast else SCRATCH_TILES) if dtype is not DType.F32 or tile in TURNED_TILES)
     if low and fast and dtype is not DType.F32 and epilogue.is_low(instruction):
@@ -307,7 +325,10 @@ def ways(
     boxes = in_chunks and shape[2] == 1 and fast and dtype is not DType.F32 and epilogue.is_in_boxes(instruction)
     if tall and boxes:
         tiles += TALL_TILES
-    return offers(*shape, blocks, depth, tiles=tiles, split=split, pairs=pairs, boxes=boxes, gathered=gathered), fast
+    offered = offers(
+        *shape, blocks, depth, tiles=tiles, split=split, pairs=pairs, together=together, boxes=boxes, gathered=gathered
+    )
+    return offered, fast
 
 
 def has_corners(rows: int, columns: int) -> bool:

@@ -15,7 +15,7 @@ struct Lines {
     u32 pitch;  // bytes from line to line
     u32 what;   // the activation's code, and the fields below; never 0
 
-    static constexpr u32 ACT = 0x7f, SPLIT = 0x80;  // split: these are lines of partial sums (split.cuh)
+    static constexpr u32 ACT = 0x7f, SPLIT = 0x80;  // split: of sums that blocks put together (split.cuh; with pieces: together.cuh)
     static constexpr u32 PRESENT = 0x100, HALF = 0x200, SCALED = 0x400, RESIDUAL_FIRST = 0x800, RESIDUAL_LAST = 0x1000, GLU = 0x2000;
     static constexpr u32 ROWS_AT = 14, COLUMNS_AT = 19;  // how many are left: 5 and 9 bits
     static constexpr u32 ANYWHERE = 0x10000000;            // lines are no whole, aligned chunks
@@ -42,13 +42,13 @@ struct Lines {
     }
     // Anew: an answer that waits for its use behind a piece takes one of seven predicates.
     DEV bool has(u32 flags) const { return (anew(what) & flags) != 0; }
-    DEV void keep() const {
+    DEV void keep(u32 flags = 0) const {
         volatile auto& kept = Kept::place().lines;
         const u64 address = reinterpret_cast<u64>(to);
         kept.to_low = static_cast<u32>(address);
         kept.to_high = static_cast<u32>(address >> 32);
         kept.pitch = pitch;
-        kept.what = what;
+        kept.what = what | flags;
     }
     DEV static Lines kept() {
         const volatile auto& kept = Kept::place().lines;

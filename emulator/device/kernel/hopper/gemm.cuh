@@ -5,6 +5,7 @@
 #include "hopper/products.cuh"
 #include "hopper/small.cuh"
 #include "hopper/split.cuh"
+#include "hopper/together.cuh"
 
 // For f32, of which wgmma takes no operand in shared memory that lies across. What there is to do is looked up for each stage: the sums take
 // most registers.
@@ -276,14 +277,18 @@ struct HopperGemm {
             begin_next(loop, bias, me);
             return true;
         }
-        if (p.schedule().splits > 1) partial_lines().keep();  // first: what is known by then has to be kept over a call
+        if (p.schedule().splits > 1 && !p.has(DEPTH_SHARED)) partial_lines().keep();  // first: what is known by then has to be kept over a call
         const ProductTiles tiles = p.tiles();
         const ProductItem at = tiles.at(Kept::place().tile);
         const u32 warp = me.warp(), flags = p.schedule().flags;
-        const WarpPart part(p, at, warp);
+        WarpPart part(p, at, warp);
         loop = MainLoop{p.layout(warp / 4), at.stages, part.width, flags};
+        if (flags & DEPTH_SHARED) {
+            part.row += at.split * HALF_ROWS;
+            Together::begin(me);
+        }
         if (!(flags & OUT_IN_LINES)) keep_place(tiles, at, part);
-        else if (tiles.splits == 1) lines_of(p, tiles, at, part).keep();
+        else if (tiles.splits == 1 || flags & DEPTH_SHARED) lines_of(p, tiles, at, part).keep(flags & DEPTH_SHARED ? Lines::SPLIT : 0);
         if (Kept::place().tile == p.work.first_tile && !me.wait_ready()) return false;
         if (flags & BIAS_EARLY) bias.fetch(ProductArgs(p.work).bias(), part.column, tiles.columns, me.lane());
         return true;
@@ -332,8 +337,14 @@ struct HopperGemm {
     // In registers, piece by piece. False after a trap.
     static DEV bool finish(f32 (&sums)[SUMS], const EarlyBias& bias, const Lines& lines, Workers& me) {
         if (lines.has(Lines::SPLIT)) {
-            SplitTile::publish(sums, reinterpret_cast<f32*>(lines.to) + me.lane() * 4, lines.pitch);
-            const bool ok = Split::finish();
+            bool ok;
+            if (lines.pieces()) {
+                const bool lower = blockIdx.x % PAIR;
+                ok = Together::give(HalfSums(piece_of(sums, 0), !lower)) && Together::finish(HalfSums(piece_of(sums, 0), lower), bias.words[0]);
+            } else {
+                SplitTile::publish(sums, reinterpret_cast<f32*>(lines.to) + me.lane() * 4, lines.pitch);
+                ok = Split::finish();
+            }
             if (!ok) stop(shared_state());
             return ok;
         }

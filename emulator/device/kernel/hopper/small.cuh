@@ -117,7 +117,12 @@ struct HalfExtras {
                 bias[j] = column + pair + j * 8 < columns && is_in_bias(p, 4) ? *reinterpret_cast<const u32*>(p) : 0;
             }
         }
-        if (lines.has(Lines::RESIDUAL)) {  // it lies as the result does, in chunks
+        fetch_residual(args, lines, lane);
+    }
+    // It lies as the result does, in chunks.
+    DEV void fetch_residual(const ProductArgs& args, const Lines& lines, u32 lane) {
+        const u32 pair = 2 * (lane % 4);
+        if (lines.has(Lines::RESIDUAL)) {
             const u32 row = lane / 4;
             const char* const first = lines.to + (args.residual().data - args.out().data) + static_cast<u64>(row) * lines.pitch + 2 * pair;
 #pragma unroll
@@ -126,6 +131,11 @@ struct HalfExtras {
                 residual[j] = row < lines.rows() && j * 8 < lines.columns() && is_in_residual(p, 4) ? *reinterpret_cast<const u32*>(p) : 0;
             }
         }
+    }
+    // A bias that has been fetched as EarlyBias does: two columns in a lane.
+    DEV void take(u32 words, u32 lane) {
+#pragma unroll
+        for (u32 j = 0; j < HALF_SUMS / 2; ++j) bias[j] = __shfl_sync(0xffffffffu, words, j * 4 + lane % 4);
     }
     DEV void add(f32 (&v)[HALF_SUMS], const Lines& lines) const {
         if (lines.has(Lines::BIAS)) add_pairs(v, bias, lines.dtype());

@@ -114,6 +114,16 @@ inline void bulk_wait() {
 inline u64 read_once() { return 0; }
 inline void tensor_stream_2d(u32 s, const void* m, u64* f, i32 a, i32 b, u64) { tensor_load_2d(s, m, f, a, b); }
 inline void tensor_stream_3d(u32 s, const void* m, u64* f, i32 a, i32 b, i32 c, u64) { tensor_load_3d(s, m, f, a, b, c); }
+// ---- stores to the pair's other block ----
+constexpr u32 THERE_ = 1u << 31;  // of an address
+inline u32 address_there(const void* p) { return shared_address(p) | THERE_; }
+inline void store_there(u32 to, uint4 v, u32 barrier) {
+    if (!(to & THERE_) || !(barrier & THERE_) || to % sizeof v) broken("an address of the other block");
+    char* const at = Peer(shared_at(to & ~THERE_)).there<char>();
+    u64* const full = Peer(shared_at(barrier & ~THERE_)).there<u64>();
+    in_flight_.push_back([=] { memcpy(at, &v, sizeof v); land_(full, sizeof v); });
+}
+
 inline void bulk_load_(u32 shared, const void* from, u32 bytes, u64* full) {
     if (shared % 16 || bytes % 16 || reinterpret_cast<u64>(from) % 16) broken("a misaligned bulk copy");
     char* to = shared_at(shared);

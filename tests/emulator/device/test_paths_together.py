@@ -1,0 +1,181 @@
+"""Tiles whose depth the blocks of a pair share (kernel/hopper/together.cuh)."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from dla.assembler import assemble
+from dla.emulator.device import layout
+from dla.emulator.device.paths import tilings
+from dla.emulator.device.paths.choices import Measured, fields_of
+from dla.emulator.device.paths.tilings import Choice, Tile, clocks, offers
+from dla.isa.descriptor import Segment
+from dla.isa.dtypes import DType
+from dla.isa.errors import Trap
+from dla.isa.program import Program
+from dla.tests.emulator.device import cpu_machine
+from dla.tests.emulator.device.cpu_machine import CpuSession
+from dla.tests.emulator.device.random_instructions import values
+from dla.tests.emulator.device.test_paths_gemm import failures, fields
+
+PRODUCTS = """
+.input x : T[100, 328]
+.input w : T[328, 128]
+.input v : T[128, 328]
+.input u : T[328, 100]
+.input q : T[2, 48, 264]
+.input k : T[2, 264, 72]
+.input bias : T[128]
+.input more : T[100, 128]
+.scratch s : T[100, 128]
+.scratch t : T[100, 128]
+.output a : T[100, 128]
+.output b : T[100, 128]
+.output c : T[100, 128]
+.output d : T[2, 48, 72]
+.output e : T[100, 88]
+main:
+    GEMM     s, x, w bias=bias act=gelu
+    GEMM     a, s, v[:, :128]
+    GEMM     t, x, v.T bias=bias residual=more
+    GEMM     b, t, v.T[:128] act=tanh
+    GEMM     c, u.T, w act=relu residual=more
+    GEMM     d, q, k
+    EW.add   s, s, t
+    GEMM     e, s, v[:, 8:96] residual=more[:, :88]
+    HALT
+"""
+HALVED = Choice(tilings.TOGETHER_TILE, 2, "depth")
+WINDOWS = """
+.input x : T[1, 9, 9, 72]
+.input w : T[72, 3, 3, 72]
+.input z : T[64, 1, 1, 72]
+.input bias : T[72]
+.output y : T[1, 9, 9, 72]
+.output o : T[1, 9, 9, 64]
+main:
+    CONV y, x, w pads=[1, 1, 1, 1] bias=bias act=relu
+    CONV y, y, w pads=[1, 1, 1, 1] residual=y
+    CONV o, y, z
+    HALT
+"""
+
+
+class Preferred:
+    """Choices, as if `choice` had been measured to be the quickest everywhere."""
+
+    def __init__(self, choice: Choice) -> None:
+        self.choice = choice
+
+    def measured(self, _key: str) -> Measured:
+        """Of any instruction."""
+        return Measured(fields_of(self.choice), 0.0)
+
+
+def halved(session: Any) -> int:
+    """Products whose depth pairs share."""
+    paths = (layout.PATH_GEMM, layout.PATH_CONV)
+    flags = [fields(s)["flags"] for s in session.plan.schedules if s.path in paths]
+    return sum(1 for f in flags if f & layout.DEPTH_SHARED)
+
+
+def text(program: str, dtype: str) -> Program:
+    """`program` with elements of type `dtype`."""
+    return assemble(program.replace(": T[", f": {dtype}["))
+
+
+@pytest.mark.parametrize("dtype", ["bf16", "f16"])
+@cpu_machine.needs_compiler
+def test_blocks_put_their_halves_together(dtype):
+    """Each kind of epilogue, operands that lie along and across, batches; some take what others have made."""
+    made = text(PRODUCTS, dtype)
+    for seed in range(3):
+        session = CpuSession(made, hopper=True, seed=seed, choices=Preferred(HALVED))
+        assert halved(session) >= 4
+        assert not failures(made, session)
+
+
+@cpu_machine.needs_compiler
+def test_convolutions_do_so_too():
+    """Of windows, and of 1 x 1; one in place."""
+    made = text(WINDOWS, "bf16")
+    session = CpuSession(made, hopper=True, seed=1, choices=Preferred(HALVED))
+    assert halved(session) == 3
+    assert not failures(made, session)
+
+
+@cpu_machine.needs_compiler
+def test_runs_give_the_same_bits():
+    """Whichever half comes first: the sum of two numbers does not depend on that."""
+    made = text(PRODUCTS, "bf16")
+    rng = np.random.default_rng(3)
+    given = {t.name: values(rng, t.descriptor.bounds, t.descriptor.dtype) for t in made.in_segment(Segment.INPUT)}
+    runs = (CpuSession(made, hopper=True, seed=seed, choices=Preferred(HALVED)).run(given).outputs for seed in (1, 2))
+    first, second = runs
+    assert all(first[name].tobytes() == second[name].tobytes() for name in first)
+
+
+TRAPPED = """
+.input x : bf16[100, 264]
+.input w : bf16[264, 128]
+.input i : i32[100]
+.scratch s : bf16[100, 264]
+.output y : bf16[100, 128]
+main:
+    GATHER s, x, i axis=0
+    GEMM   y, s, w
+    HALT
+"""
+
+
+@cpu_machine.needs_compiler
+def test_a_trap_elsewhere_ends_the_wait_for_the_other_block():
+    """And the next run is right."""
+    made = assemble(TRAPPED)
+    session = CpuSession(made, hopper=True, choices=Preferred(HALVED))
+    ones = {name: np.ones(shape, DType.BF16.numpy) for name, shape in (("x", (100, 264)), ("w", (264, 128)))}
+    given = {**ones, "i": np.arange(100, dtype=np.int32)}
+    with pytest.raises(Trap):
+        session.run({**given, "i": np.where(np.arange(100) == 70, 100, 0).astype(np.int32)})
+    assert (session.run(given).outputs["y"] == 264).all()
+
+
+def test_it_is_offered_where_half_of_the_blocks_would_be_idle():
+    """And there is an even number of them, and a depth to share."""
+    found = offers(128, 4096, 1, 132, 4096, pairs=True, together=True)
+    ways = {o.choice for o in found}
+    assert HALVED in ways  # of 64 tiles
+    assert not any(o.choice.shared == "depth" for o in offers(1024, 4096, 1, 132, 4096, pairs=True, together=True))
+    assert not any(o.choice.shared == "depth" for o in offers(128, 4096, 1, 131, 4096, pairs=True, together=True))
+    assert not any(o.choice.shared == "depth" for o in offers(128, 4096, 1, 132, 64, pairs=True, together=True))
+
+
+def test_few_rows_of_a_long_depth_take_less():
+    """1.5 times as many bytes go into tiles of 64 x 64 of the whole depth."""
+    ways = Choice(Tile(64, 64), 1), HALVED
+    alone, together = (clocks(way, 128, 4096, 1, 132, 4096) for way in ways)
+    assert together < alone
+
+
+@pytest.mark.parametrize(
+    ("steps", "expected"),
+    [
+        ("", True),
+        (" bias=bias act=gelu", True),
+        (" residual=more act=relu", True),
+        (" act=relu residual=more", False),
+        (" alpha=2.0", False),
+    ],
+)
+def test_epilogues_that_can_be_finished_so(steps, expected):
+    """Not what comes behind an activation, or in front of all else."""
+    made = text(PRODUCTS.split("main:")[0] + f"main:\n    GEMM a, x, w{steps}\n    HALT\n", "bf16")
+    context = SimpleNamespace(target=SimpleNamespace(blocks=132), workspace_bytes=0)
+    found = tilings.ways(
+        made.instructions[0], made.instructions[0].operand("a").dtype, (100, 128, 1), 6, context, in_chunks=True
+    )
+    assert any(o.choice.shared == "depth" for o in found[0]) == expected
