@@ -113,7 +113,12 @@ extern "C" __global__ void IN_PAIRS __launch_bounds__(BLOCK_THREADS, 1) dla_mach
         take_registers<WORKER_REGISTERS>();
         work();
     }
-    if (launch.pairs) pair_end();  // nobody reaches into the shared memory of a block that has ended
+    if (launch.pairs) {
+        pair_end();  // nobody reaches into the shared memory of a block that has ended
+        // After a trap, nobody has waited for sums that the other block gave before it heard of that.
+        for (const u64 end = nanoseconds() + LANDING_NS; stopped(shared) && nanoseconds() < end;) {
+        }
+    }
 }
 
 // Runs once when a program is loaded, one warp in each of as many blocks as the machine has: chooses the way

@@ -39,7 +39,7 @@ struct Workers {
     DEV bool wait_ready() const {
         const u32 taken = Kept::taken();
         wait_phase(&Kept::shared().ready[taken % WORKS], taken / WORKS % 2);
-        return work().go;
+        return work().go && !stopped(Kept::shared());  // also of a trap meanwhile: others may still store to what a tile before used
     }
     // Waits until it is known where the work's first stage lies.
     DEV void wait_placed() {

@@ -232,7 +232,7 @@ struct Block {
         const u32 taken = shared.workers[warp()].taken, slot = taken % WORKS;
         wait_done_before(shared, taken);
         wait_phase(&shared.ready[slot], taken / WORKS % 2);
-        return static_cast<volatile Work&>(shared.works[slot]).go != 0;
+        return static_cast<volatile Work&>(shared.works[slot]).go != 0 && !stopped(shared);
     }
     // Called by a whole warp that has stored all of its tile, and touches nothing of the work any more: what waits for the work
     // does not wait for the warp's way back through its callers, which takes longer than many a small tile's arithmetic.

@@ -26,27 +26,27 @@ PRODUCTS = """
 .input x : T[100, 328]
 .input w : T[328, 128]
 .input v : T[128, 328]
-.input u : T[328, 100]
+.input u : T[328, 104]
 .input q : T[2, 48, 264]
-.input k : T[2, 264, 72]
+.input k : T[2, 264, 64]
 .input bias : T[128]
 .input more : T[100, 128]
 .scratch s : T[100, 128]
 .scratch t : T[100, 128]
 .output a : T[100, 128]
 .output b : T[100, 128]
-.output c : T[100, 128]
-.output d : T[2, 48, 72]
-.output e : T[100, 88]
+.output c : T[104, 128]
+.output d : T[2, 48, 64]
+.output e : T[100, 128]
 main:
     GEMM     s, x, w bias=bias act=gelu
     GEMM     a, s, v[:, :128]
     GEMM     t, x, v.T bias=bias residual=more
     GEMM     b, t, v.T[:128] act=tanh
-    GEMM     c, u.T, w act=relu residual=more
+    GEMM     c, u.T, w act=relu
     GEMM     d, q, k
     EW.add   s, s, t
-    GEMM     e, s, v[:, 8:96] residual=more[:, :88]
+    GEMM     e, s, v[:, 8:136] residual=more act=silu
     HALT
 """
 HALVED = Choice(tilings.TOGETHER_TILE, 2, "depth")
@@ -66,14 +66,14 @@ main:
 
 
 class Preferred:
-    """Choices, as if `choice` had been measured to be the quickest everywhere."""
+    """Choices, as if `choice` had been measured to be the quickest everywhere; of products of 64 rows, `small`."""
 
-    def __init__(self, choice: Choice) -> None:
-        self.choice = choice
+    def __init__(self, choice: Choice, small: Choice | None = None) -> None:
+        self.choice, self.small = choice, small
 
-    def measured(self, _key: str) -> Measured:
-        """Of any instruction."""
-        return Measured(fields_of(self.choice), 0.0)
+    def measured(self, key: str) -> Measured:
+        """Of the instruction that `key` describes."""
+        return Measured(fields_of(self.small if self.small and "[64,64]" in key else self.choice), 0.0)
 
 
 def halved(session: Any) -> int:
@@ -95,7 +95,7 @@ def test_blocks_put_their_halves_together(dtype):
     made = text(PRODUCTS, dtype)
     for seed in range(3):
         session = CpuSession(made, hopper=True, seed=seed, choices=Preferred(HALVED))
-        assert halved(session) >= 4
+        assert halved(session) == 7
         assert not failures(made, session)
 
 
@@ -122,11 +122,16 @@ def test_runs_give_the_same_bits():
 TRAPPED = """
 .input x : bf16[100, 264]
 .input w : bf16[264, 128]
+.input a : bf16[64, 512]
+.input b : bf16[512, 64]
 .input i : i32[100]
 .scratch s : bf16[100, 264]
 .output y : bf16[100, 128]
+.output z : bf16[64, 64]
 main:
     GATHER s, x, i axis=0
+    GEMM   y, s, w
+    GEMM   z, a, b
     GEMM   y, s, w
     HALT
 """
@@ -134,14 +139,18 @@ main:
 
 @cpu_machine.needs_compiler
 def test_a_trap_elsewhere_ends_the_wait_for_the_other_block():
-    """And the next run is right."""
+    """What the other block gives so late does not harm the works behind; and the next run is right."""
     made = assemble(TRAPPED)
-    session = CpuSession(made, hopper=True, choices=Preferred(HALVED))
-    ones = {name: np.ones(shape, DType.BF16.numpy) for name, shape in (("x", (100, 264)), ("w", (264, 128)))}
-    given = {**ones, "i": np.arange(100, dtype=np.int32)}
-    with pytest.raises(Trap):
-        session.run({**given, "i": np.where(np.arange(100) == 70, 100, 0).astype(np.int32)})
-    assert (session.run(given).outputs["y"] == 264).all()
+    shapes = {"x": (100, 264), "w": (264, 128), "a": (64, 512), "b": (512, 64)}
+    given = {name: np.ones(shape, DType.BF16.numpy) for name, shape in shapes.items()}
+    given |= {"i": np.arange(100, dtype=np.int32)}
+    outside = given | {"i": np.where(np.arange(100) == 70, 100, 0).astype(np.int32)}
+    for seed in range(8):
+        session = CpuSession(made, hopper=True, seed=seed, choices=Preferred(HALVED, Choice(Tile(64, 64), 2)))
+        assert halved(session) == 2
+        with pytest.raises(Trap):
+            session.run(outside)
+        assert (session.run(given).outputs["y"] == 264).all()
 
 
 def test_it_is_offered_where_half_of_the_blocks_would_be_idle():

@@ -15,7 +15,7 @@ struct Lines {
     u32 pitch;  // bytes from line to line
     u32 what;   // the activation's code, and the fields below; never 0
 
-    static constexpr u32 ACT = 0x7f, SPLIT = 0x80;  // split: of sums that blocks put together (split.cuh; with pieces: together.cuh)
+    static constexpr u32 ACT = 0x7f, SPLIT = 0x80;  // split: without pieces, of partial sums (split.cuh); with, half of a part (together.cuh)
     static constexpr u32 PRESENT = 0x100, HALF = 0x200, SCALED = 0x400, RESIDUAL_FIRST = 0x800, RESIDUAL_LAST = 0x1000, GLU = 0x2000;
     static constexpr u32 ROWS_AT = 14, COLUMNS_AT = 19;  // how many are left: 5 and 9 bits
     static constexpr u32 ANYWHERE = 0x10000000;            // lines are no whole, aligned chunks

@@ -284,8 +284,8 @@ struct HopperGemm {
         WarpPart part(p, at, warp);
         loop = MainLoop{p.layout(warp / 4), at.stages, part.width, flags};
         if (flags & DEPTH_SHARED) {
+            if (!Together::begin(me)) return false;
             part.row += at.split * HALF_ROWS;
-            Together::begin(me);
         }
         if (!(flags & OUT_IN_LINES)) keep_place(tiles, at, part);
         else if (tiles.splits == 1 || flags & DEPTH_SHARED) lines_of(p, tiles, at, part).keep(flags & DEPTH_SHARED ? Lines::SPLIT : 0);
@@ -339,7 +339,7 @@ struct HopperGemm {
         if (lines.has(Lines::SPLIT)) {
             bool ok;
             if (lines.pieces()) {
-                const bool lower = blockIdx.x % PAIR;
+                const bool lower = blockIdx.x % PAIR;  // as of neighbouring items, the second is an odd block's
                 ok = Together::give(HalfSums(piece_of(sums, 0), !lower)) && Together::finish(HalfSums(piece_of(sums, 0), lower), bias.words[0]);
             } else {
                 SplitTile::publish(sums, reinterpret_cast<f32*>(lines.to) + me.lane() * 4, lines.pitch);

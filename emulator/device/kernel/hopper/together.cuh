@@ -15,18 +15,21 @@ struct HalfSums {
     }
 };
 
-// What a warp does in front of the main loop, and behind it: calls, which need no registers of that. `lines` of this block's half of
-// the warp's part have been kept. All barriers have a phase for each such tile.
+// What a warp does in front of the main loop; and behind it, in calls, which need no registers of that. By then the lines of this
+// block's half of the warp's part have been kept. All barriers have a phase for each such tile.
 struct Together {
-    // Lets the other block's warp use the staging, in which nothing is wanted any longer.
-    static DEV void begin(const Workers& me) {
+    // Lets the other block's warp use the staging, in which nothing is wanted any longer. False if the run is over: then the phases of a
+    // tile before may never have ended.
+    static DEV bool begin(const Workers& me) {
         const u32 warp = Kept::warp();
+        if (__any_sync(0xffffffffu, stopped(shared_state()))) return false;  // all are here, and have read what was in the staging
         if (me.lane() == 0) {
             Kept::place().met += 1;
             mbarrier_arrive_expect(&shared_state().given[warp], WARP * sizeof(HalfSums));
             mbarrier_arrive_there(&shared_state().taking[warp]);
         }
         __syncwarp();
+        return true;
     }
 
     // Gives the other block what it finishes. False if the run is over.
