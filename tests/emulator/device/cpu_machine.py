@@ -55,7 +55,7 @@ needs_compiler = pytest.mark.skipif(COMPILER is None, reason="no g++, which comp
 BLOCKS = 4  # two pairs
 _FOLDER = Path(__file__).parent / "on_cpu"
 _OPTIONS = (
-    "-std=c++17", "-fPIC", "-shared", "-fno-strict-aliasing", "-mfma", "-mf16c", "-w",
+    "-std=c++17", "-fPIC", "-shared", "-fvisibility=hidden", "-fno-strict-aliasing", "-mfma", "-mf16c", "-w",
     "-fsanitize=alignment", "-fno-sanitize-recover=alignment",
 )  # fmt: skip
 _LIBRARIES = ("-nodefaultlibs", "-lstdc++", "-lm", "-lgcc_s", "-lc")

@@ -4,6 +4,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <memory>
 #include <vector>
 using std::isfinite;
 using std::isinf;
@@ -103,6 +104,8 @@ struct Fiber {
     unsigned thread, block;
     bool done;
     const char* where;  // what it waits for, for the message about a deadlock
+    const unsigned* generation;  // of the barrier that it waits at, and what that was: its turns are skipped until that changes
+    unsigned waited;
 };
 static std::vector<Fiber> fibers_;
 static std::vector<BlockState> blocks_;
@@ -110,10 +113,11 @@ static unsigned current_;
 static void* scheduler_stack_;
 static unsigned long long progress_;  // counts everything that changes what others wait for
 
-extern "C" void switch_stack(void** save, void* load);
+extern "C" __attribute__((visibility("hidden"))) void switch_stack(void** save, void* load);
 asm(R"(
 .text
 .globl switch_stack
+.hidden switch_stack
 .type switch_stack,@function
 switch_stack:
     pushq %rbp
@@ -133,11 +137,20 @@ switch_stack:
     ret
 )");
 
-static BlockState& block_() { return blocks_[fibers_[current_].block]; }
+// For what almost everything asks; -O1 inlines little by itself.
+#define INLINED static inline __attribute__((always_inline))
+INLINED BlockState& block_() { return blocks_[fibers_[current_].block]; }
 #define shared_memory (block_().shared)
 static void yield_(const char* where) {
     fibers_[current_].where = where;
     switch_stack(&fibers_[current_].stack_pointer, scheduler_stack_);
+}
+static void wait_for_next_(const unsigned& generation, const char* where) {
+    Fiber& f = fibers_[current_];
+    f.generation = &generation;
+    f.waited = generation;
+    yield_(where);
+    f.generation = nullptr;
 }
 // Ends the run. What the scheduler itself finds ends the process: there is nowhere to go back to.
 static bool fiber_runs_, broken_;
@@ -162,30 +175,28 @@ extern "C" [[noreturn]] void __ubsan_handle_type_mismatch_v1_abort(const Misalig
     broken(what);
 }
 
-static unsigned lane_() { return threadIdx.x % 32; }
-static WarpState& warp_() { return block_().warps[threadIdx.x / 32]; }
+INLINED unsigned lane_() { return threadIdx.x % 32; }
+INLINED WarpState& warp_() { return block_().warps[threadIdx.x / 32]; }
 static void named_(unsigned id, unsigned threads, bool waits) {
     NamedBarrier& b = block_().named[id];
     if (b.count && b.wanted != threads) broken("a barrier with two counts");
     b.wanted = threads;
-    const unsigned generation = b.generation;
     ++progress_;
     if (++b.count == threads) {
         b.count = 0;
         ++b.generation;
     } else if (waits) {
-        while (b.generation == generation) yield_("a named barrier");
+        wait_for_next_(b.generation, "a named barrier");
     }
 }
 static void warp_barrier() {
     WarpState& w = warp_();
-    const unsigned generation = w.generation;
     ++progress_;
     if (++w.count == 32) {
         w.count = 0;
         ++w.generation;
     } else {
-        while (w.generation == generation) yield_("its warp");
+        wait_for_next_(w.generation, "its warp");
     }
 }
 template <class T> T shuffle_(T v, unsigned from) {

@@ -17,17 +17,21 @@ static void land_some() {
         f();
     }
 }
+// Of a warp: rounds before its next turn, and how many they may be.
+struct Rest { u32 left = 0, longest = 1; };
 // The grid has `rows` of `in_row` blocks, one row for each rank.
 static int run_kernel(void (*kernel)(const Launches), const Launches& launch, u32 in_row, u32 rows, u32 threads, u32 seed) {
     const u32 blocks = in_row * rows;
-    constexpr u64 STACK = 256 * 1024;
-    static std::vector<char> stacks, memory;
+    constexpr u64 STACK = 256 * 1024 + 320;  // tops that share few sets of the caches
+    static std::vector<char> memory;
+    static std::unique_ptr<char[]> stacks;  // not a vector, which would write to all of it
+    static u64 room = 0;
     kernel_ = kernel;
     launch_ = launch;
     random_ = seed * 2654435761ull + 12345;
     broken_ = false;
     in_flight_.clear();  // of a run that broke
-    stacks.resize(STACK * blocks * threads);
+    if (room < STACK * blocks * threads) stacks.reset(new char[room = STACK * blocks * threads]);
     memory.assign(blocks * 262144ull + 1024, 0x5a);
     char* base = reinterpret_cast<char*>((reinterpret_cast<u64>(memory.data()) + 1023) / 1024 * 1024);
     blocks_.assign(blocks, BlockState());
@@ -37,17 +41,19 @@ static int run_kernel(void (*kernel)(const Launches), const Launches& launch, u3
     gridDim = {in_row, rows, 1};
     blockDim = {threads, 1, 1};
     for (u32 i = 0; i < fibers_.size(); ++i) {
-        char* top = stacks.data() + (i + 1) * STACK;
+        char* top = stacks.get() + (i + 1) * STACK;
         top = reinterpret_cast<char*>(reinterpret_cast<u64>(top) / 64 * 64 - 64);
         void** frame = reinterpret_cast<void**>(top);
         *--frame = nullptr;  // return address of `body`, which never returns; keeps the stack aligned
         *--frame = reinterpret_cast<void*>(body);
         for (u32 r = 0; r < 6; ++r) *--frame = nullptr;
-        fibers_[i] = {frame, i % threads, i / threads, false, "the start"};
+        fibers_[i] = {frame, i % threads, i / threads, false, "the start", nullptr, 0};
     }
     // Warps take turns in a random order, each for as long as it gets; progress is anything that another could see.
     const u32 warps = (blocks * threads + 31) / 32;
     u32 left = fibers_.size();
+    // One that only polls is left out for a few rounds, as the hardware suspends it, unless nobody does anything.
+    std::vector<Rest> rests(warps);
     u64 seen = 0, idle = 0;
     while (left) {
         land_some();
@@ -55,9 +61,12 @@ static int run_kernel(void (*kernel)(const Launches), const Launches& launch, u3
         const u32 offset = draw() % warps;
         for (u32 n = 0; n < warps; ++n) {
             const u32 warp = (n + offset) % warps;
+            Rest& rest = rests[warp];
+            if (rest.left && !idle) { --rest.left; continue; }
+            const u64 before = progress_;
             for (u32 t = warp * 32; t < (warp + 1) * 32 && t < fibers_.size(); ++t) {
                 Fiber& f = fibers_[t];
-                if (f.done) continue;
+                if (f.done || (f.generation && *f.generation == f.waited)) continue;
                 current_ = t;
                 threadIdx.x = f.thread;
                 blockIdx.x = f.block % in_row;
@@ -68,6 +77,8 @@ static int run_kernel(void (*kernel)(const Launches), const Launches& launch, u3
                 if (broken_) return 3;
                 if (f.done) { --left; ++progress_; }
             }
+            rest.longest = progress_ == before ? rest.longest < 8 ? 2 * rest.longest : 8 : 1;
+            rest.left = draw() % rest.longest;
         }
         if (progress_ == seen && in_flight_.empty()) {
             if (++idle > 2000) {
@@ -89,7 +100,8 @@ static int run_kernel(void (*kernel)(const Launches), const Launches& launch, u3
     if (!in_flight_.empty()) { fprintf(stderr, "device on CPU: a block ended before its copies\n"); return 2; }
     return 0;
 }
-extern "C" int run_prepare(const Launches* launch, u32 blocks, u32 rows) { return run_kernel(dla_prepare, *launch, blocks, rows, WARP, 1); }
-extern "C" int run_machine(const Launches* launch, u32 blocks, u32 rows, u32 seed) {
+#define EXPORTED extern "C" __attribute__((visibility("default")))
+EXPORTED int run_prepare(const Launches* launch, u32 blocks, u32 rows) { return run_kernel(dla_prepare, *launch, blocks, rows, WARP, 1); }
+EXPORTED int run_machine(const Launches* launch, u32 blocks, u32 rows, u32 seed) {
     return run_kernel(dla_machine, *launch, blocks, rows, BLOCK_THREADS, seed);
 }
