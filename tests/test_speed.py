@@ -156,9 +156,18 @@ def test_bars_are_judged_from_both_sides(speed):
     """A ratio must be large, a time small; a native kernel that was left out says nothing."""
     times = {"ours": 10.0, "cuBLAS": 9.0}
     bar = speed.row.Bar
-    judged = [speed.measure.judged(b, times, times, "us") for b in
-              (bar("cuBLAS", 0.9), bar("cuBLAS", 0.91), bar("", 10), bar("", 9), bar("compiled", 1))]  # fmt: skip
+    bars = (bar("cuBLAS", 0.9), bar("cuBLAS", 0.91), bar("", 10), bar("", 9), bar("compiled", 1))
+    judged = [facts for b in bars for facts in speed.measure.judged(b, times, times, "us")]
     assert [j["met"] for j in judged] == [True, False, True, False, None]
+
+
+def test_what_could_not_be_tuned_in_full_stands_beside_its_bar(speed):
+    """The bar stays open: it is against another native."""
+    times = {"ours": 10.0, "compiled (mode default) + CUDA graph": 12.0}
+    missing, instead = speed.measure.judged(speed.row.Bar(speed.row.COMPILED, 1.1), times, times, "us")
+    assert (missing["reached"], missing["met"]) == (None, None)
+    assert (instead["reached"], instead["must"], instead["met"]) == (1.2, None, None)
+    assert instead["against"] in times
 
 
 def test_a_mean_is_geometric_over_what_is_there(speed):

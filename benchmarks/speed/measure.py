@@ -7,7 +7,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from speed.bench import RERUNS, ROUNDS, Bench
-from speed.row import FASTEST, Bar, Case, Row, Summary, Work
+from speed.prepared import FALLBACK, label
+from speed.row import COMPILED, FASTEST, Bar, Case, Row, Summary, Work
 
 Facts = dict[str, Any]
 OURS = "ours"
@@ -38,7 +39,7 @@ def measured(bench: Bench, row: Row) -> Facts:
         "identical": check.identical,
         "reruns": RERUNS,
         "right": check.identical and check.error <= 1,
-        "bars": [judged(bar, cold, warm, row.unit) for bar in row.bars],
+        "bars": [facts for bar in row.bars for facts in judged(bar, cold, warm, row.unit)],
     }
     if row.compiled:
         facts["compile_mode"] = bench.compile_mode
@@ -60,16 +61,27 @@ def _actions(work: Work) -> dict[str, Any]:
     return {OURS: work.ours, **work.natives}
 
 
-def judged(bar: Bar, cold: Mapping[str, float], warm: Mapping[str, float], unit: str) -> Facts:
-    """A bar, what was reached, and whether it holds; `reached` is None where the native kernel was left out."""
+def judged(bar: Bar, cold: Mapping[str, float], warm: Mapping[str, float], unit: str) -> list[Facts]:
+    """A bar, what was reached, and whether it holds; `reached` is None where the native kernel was left out.
+
+    Where that is a network that could not be tuned in full, what was reached against the one in its place follows.
+    """
     facts: Facts = {"against": bar.against, "must": bar.must, "aim": bar.aim, "unit": unit if not bar.against else "x"}
     if not bar.against:
         reached = cold[OURS] / 1e6 * SCALE[unit]
-        return facts | {"reached": reached, "met": reached <= bar.must}
-    if bar.against not in cold:
-        return facts | {"reached": None, "warm": None, "met": None}
-    reached = cold[bar.against] / cold[OURS]
-    return facts | {"reached": reached, "warm": warm[bar.against] / warm[OURS], "met": reached >= bar.must}
+        return [facts | {"reached": reached, "met": reached <= bar.must}]
+
+    def beside(native: str) -> Facts:
+        return {"reached": cold[native] / cold[OURS], "warm": warm[native] / warm[OURS]}
+
+    if bar.against in cold:
+        found = beside(bar.against)
+        return [facts | found | {"met": found["reached"] >= bar.must}]
+    missing = facts | {"reached": None, "warm": None, "met": None}
+    instead = label(FALLBACK)
+    if bar.against != COMPILED or instead not in cold:
+        return [missing]
+    return [missing, {"against": instead, "must": None, "aim": None, "unit": "x", **beside(instead), "met": None}]
 
 
 def summary(row: Summary, found: Sequence[Facts]) -> Facts | None:
