@@ -16,7 +16,9 @@ from dla.emulator.device.paths.tilings import Choice, Tile
 from dla.emulator.golden.machine import GoldenMachine
 from dla.isa.dtypes import DType
 from dla.isa.errors import Trap
+from dla.isa.instructions.control import MAX_LOOP_DEPTH
 from dla.isa.table import Role, Row
+from dla.isa.verifier import verify
 from dla.tests.emulator.device import cpu_machine
 from dla.tests.emulator.device.cpu_machine import CpuSession
 from dla.tests.emulator.device.random_batch import Batch
@@ -292,6 +294,21 @@ def test_results_that_leave_in_boxes(monkeypatch, dtype, depth, shared, turned, 
         assert all(c.ok for c in compare(program, inputs, result))
         seen.append([result.outputs[name].tobytes() for name in "yz"])
     assert seen[0] == seen[1]
+
+
+@cpu_machine.needs_compiler
+def test_as_many_loops_as_there_may_be():
+    """Half of them in a function, called from within the others."""
+
+    def around(body: str, first: int) -> str:
+        begins = (f"    LOOP s{first + i}, 2\n" for i in range(MAX_LOOP_DEPTH // 2))
+        return "".join(begins) + body + "    ENDLOOP\n" * (MAX_LOOP_DEPTH // 2)
+
+    counted = f"    CMP.eq p0, s10, {2**MAX_LOOP_DEPTH}\n    ASSERT p0\n    FILL y, 1\n    HALT\n"
+    main, called = around("    CALL f\n", 0), around("    ALU.add s10, s10, 1\n", MAX_LOOP_DEPTH // 2)
+    program = assemble(f".output y : f32[1]\nmain:\n    MOV s10, 0\n{main}{counted}f:\n{called}    RET\n")
+    verify(program)
+    assert CpuSession(program, hopper=True).run({}).outputs["y"] == 1
 
 
 def test_more_instructions_than_counters():

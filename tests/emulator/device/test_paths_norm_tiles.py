@@ -7,6 +7,7 @@ import pytest
 
 from dla.assembler import assemble
 from dla.emulator.compare import compare
+from dla.emulator.conflicts import conflicts
 from dla.emulator.device import plan
 from dla.emulator.device.layout import PATH_GEMM
 from dla.emulator.device.machine import DeviceMachine
@@ -14,6 +15,7 @@ from dla.emulator.device.paths import Target, tilings
 from dla.emulator.device.paths.choices import Offer
 from dla.emulator.device.paths.tilings import Choice, Tile
 from dla.isa.descriptor import Segment
+from dla.isa.verifier import verify
 from dla.tests.emulator.device import cpu_machine
 from dla.tests.emulator.device.cpu_machine import CpuSession
 
@@ -107,18 +109,21 @@ main:
     EW.add u, t.T, t
     GEMM y, h, w.T
     COPY z, h
-{loops}    FILL c, 1
-{ends}    HALT
+    CALL f0
+    FILL c, 1
+    HALT
 """
 
 
-@pytest.mark.parametrize("loops", [3, 13])
+@pytest.mark.parametrize("depth", [2, 10])
 @cpu_machine.needs_compiler
-def test_what_lies_between_keeps_its_order(monkeypatch, loops):
+def test_what_lies_between_keeps_its_order(monkeypatch, depth):
     """Also in a program of so many paths that each instruction waits for the one before: a NORM that is done later."""
     in_low_tiles(monkeypatch, 64)
-    text = ORDERED.format(loops="    LOOP s0, 1\n" * loops, ends="    ENDLOOP\n" * loops)
-    program = assemble(text)
+    twice = (f"f{i}:\n    CALL f{i + 1}\n    CALL f{i + 1}\n    RET\n" for i in range(depth))
+    program = assemble("".join([ORDERED, *twice, f"f{depth}:\n    RET\n"]))
+    verify(program)
+    assert list(conflicts(program)[4]) == ([3] if depth == 10 else [2])  # each for the one before, or GEMM for the NORM
     session = CpuSession(program, hopper=True)
     assert {i: tuple(p) for i, p in session.plan.fused.items()} == {2: (4,)}
     assert 1 in session.plan.before[3]
