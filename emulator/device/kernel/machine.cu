@@ -84,7 +84,8 @@ DEV u32 start(const Launch& launch, Shared& shared, u32 warp, u32 lane) {
                 shared.stages[PAIR - 1].init(PAIR, worker);
                 mbarrier_init(&shared.taking[worker], 1);
                 mbarrier_init(&shared.given[worker], 1);
-                shared.workers[worker].met = 0;
+                mbarrier_init(&shared.parting[worker], 1);
+                shared.workers[worker].met = shared.workers[worker].parted = 0;
             }
         }
     }
@@ -112,13 +113,11 @@ extern "C" __global__ void IN_PAIRS __launch_bounds__(BLOCK_THREADS, 1) dla_mach
     } else {
         take_registers<WORKER_REGISTERS>();
         work();
+#ifdef HOPPER
+        if (launch.pairs) Together::end();
+#endif
     }
-    if (launch.pairs) {
-        pair_end();  // nobody reaches into the shared memory of a block that has ended
-        // After a trap, nobody has waited for sums that the other block gave before it heard of that.
-        for (const u64 end = nanoseconds() + LANDING_NS; stopped(shared) && nanoseconds() < end;) {
-        }
-    }
+    if (launch.pairs) pair_end();  // nobody reaches into the shared memory of a block that has ended
 }
 
 // Runs once when a program is loaded, one warp in each of as many blocks as the machine has: chooses the way

@@ -7,6 +7,7 @@
 struct Kept {
     DEV static Shared& shared() { return *reinterpret_cast<Shared*>(shared_memory_anew() + SHARED_AT); }
     DEV static u32 warp() { return thread_index_anew() / WARP - CONTROLLER_WARPS; }  // no shuffle: callers may be divergent
+    DEV static u32 lane() { return thread_index_anew() % WARP; }
     DEV static volatile WorkerPlace& place() { return shared().workers[warp()]; }
     DEV static u32 taken() { return place().taken; }
     // Every lane writes the same: no lane has to wait for another.
@@ -39,7 +40,7 @@ struct Workers {
     DEV bool wait_ready() const {
         const u32 taken = Kept::taken();
         wait_phase(&Kept::shared().ready[taken % WORKS], taken / WORKS % 2);
-        return work().go && !stopped(Kept::shared());  // also of a trap meanwhile: others may still store to what a tile before used
+        return work().go;  // one answer for all warps, whoever traps meanwhile
     }
     // Waits until it is known where the work's first stage lies.
     DEV void wait_placed() {

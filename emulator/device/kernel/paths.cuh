@@ -54,7 +54,7 @@ DEV u32 tiles_of_path(const Work& w) {
 // The kind of stages that a work has.
 DEV u32 stages_of(const Work& w) {
 #ifdef HOPPER
-    if (w.path == PATH_GEMM && HopperGemm::in_pairs(w)) return SHARED_STAGES;
+    if (w.path == PATH_GEMM && HopperGemm::shares_operand(w)) return SHARED_STAGES;
 #endif
     return OWN_STAGES;
 }

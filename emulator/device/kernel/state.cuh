@@ -96,7 +96,8 @@ struct WorkerPlace {
         u32 end;       // of a handler's work: see Block::end
     };
     u32 granule;
-    u32 met;  // tiles whose depth it has shared with the pair's other block
+    u32 met;     // tiles whose depth it has shared with the pair's other block
+    u32 parted;  // it does so no more: the run is over
     union {
         struct {
             u32 step, query;   // the next step of its walk, and the tile's first query
@@ -164,6 +165,7 @@ struct Shared {
     RingPlace other_place;            // and where it goes on with the kind of stages that is not in use
     u64 taking[WORKER_WARPS];         // a warp of the pair's other block can be given sums (hopper/together.cuh)
     u64 given[WORKER_WARPS];          // it has given this block's its own
+    u64 parting[WORKER_WARPS];        // it gives nothing any more
     ProductCorner corners[CORNERS];   // the loader's, for the workers: of the tile whose first stage has this number, modulo
     u8 stage_way[RING_BARRIERS];      // the loader's: granules of each stage, with those skipped in front of it
     u32 expected[COUNTERS + 1];           // what each counter will show once everything so far, in program order, is done
@@ -232,7 +234,7 @@ struct Block {
         const u32 taken = shared.workers[warp()].taken, slot = taken % WORKS;
         wait_done_before(shared, taken);
         wait_phase(&shared.ready[slot], taken / WORKS % 2);
-        return static_cast<volatile Work&>(shared.works[slot]).go != 0 && !stopped(shared);
+        return static_cast<volatile Work&>(shared.works[slot]).go != 0;  // one answer for all warps, whoever traps meanwhile
     }
     // Called by a whole warp that has stored all of its tile, and touches nothing of the work any more: what waits for the work
     // does not wait for the warp's way back through its callers, which takes longer than many a small tile's arithmetic.

@@ -228,7 +228,7 @@ def does_norms(instruction: Instruction, schedule: Schedule, blocks: int) -> boo
     assert a is not None
     assert schedule.decision is not None
     return (
-        schedule.decision.choice.tile == NORMALISING
+        schedule.decision.choice == Choice(NORMALISING, 1)
         and schedule.tiles <= blocks
         and a.dtype is DType.BF16
         and numbers["stages"] * numbers["slices"] <= layout.MAX_NORM_SLICES
@@ -304,7 +304,7 @@ class _Scheduler:
 
     def _norm_clocks(self, choice: Choice, shape: tuple[int, int, int]) -> float | None:
         """What a NORM takes in tiles that can do it; None of others."""
-        if choice.tile != NORMALISING or choice.tiles(*shape) > self.context.target.blocks:
+        if choice != Choice(NORMALISING, 1) or choice.tiles(*shape) > self.context.target.blocks:
             return None
         return NORM_START + NORM_STEP * self.slices
 
@@ -375,7 +375,7 @@ class _Scheduler:
         rows, columns = Edge(a.rows, known[0], half and not a.across), Edge(b.rows, known[1], half and not b.across)
         flags = edges.flags(
             choice, rows, columns, apart=edges.is_apart(self.instruction, self.context),
-            in_chunks=self.in_chunks and not self.glu, norms=choice.tile == NORMALISING,
+            in_chunks=self.in_chunks and not self.glu, norms=choice == Choice(NORMALISING, 1),
         )  # fmt: skip
         a_lines = rows.groups if flags.get(layout.A_SHORT) else brought[0]
         return flags, (a_lines, columns.groups if flags.get(layout.B_SHORT) else brought[1])

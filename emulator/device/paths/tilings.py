@@ -111,9 +111,9 @@ SCRATCH_TILES = tuple(tile for tile in TILES if tile.columns * tile.rows < 128 *
 """Those whose sums leave the ring room, for the portable epilogue."""
 TURNED_TILES = tuple(tile for tile in TILES if tile != Tile(64, 64))
 """Those of f32 on tensor cores: all workers turn operands, and have a part in the tile."""
-TOGETHER_TILE = Tile(128, 64)
-"""That whose depth a pair may share: a warp has one piece, and gives the other block half of it."""
 LOW_TILES = (Tile(72, 64), Tile(48, 64), Tile(32, 64), Tile(16, 64))
+TOGETHER_TILES = (Tile(128, 64), Tile(64, 64), *LOW_TILES[1:])
+"""Those whose depth a pair may share: a warp has one piece at most, and gives the other block half of it."""
 LOWER_ROWS = 32
 """That low tiles finish at once."""
 TALL_TILES = (Tile(256, 128), Tile(256, 64))
@@ -149,7 +149,7 @@ class Costs:
     tall_piece: int = 200  # and more for each piece
     meet: int = 3650  # to finish a block's share; half as much more for each 16 x 8 of a warp behind the first
     part: int = 500  # more of that, for each part of the depth
-    together: int = 1500  # for the blocks of a pair to give each other half of their sums
+    together: int = 1750  # for the blocks of a pair to give each other half of their sums
     gathered: int = 70  # of a slice of a low tile, where its rows are windows
     open: int = 3000  # until a pair of blocks has agreed to share: weights come so much later
 
@@ -222,8 +222,9 @@ def clocks(
     waves = max(1.0, items / blocks) if even else math.ceil(items / blocks)
     bandwidth = min(costs.block_bytes, costs.all_bytes / min(items, blocks))
     fetched: float = (choice.brought("a") + choice.brought("b")) * DEPTH * 2
+    stages = math.ceil(math.ceil(depth / DEPTH) / choice.splits)
     if tile.low:  # columns of the first tiles come before the rows, as far as the ring has room for them
-        room = RING_GRANULES * GRANULE_BYTES / (tile.slice_bytes * math.ceil(depth / DEPTH))
+        room = RING_GRANULES * GRANULE_BYTES / (tile.slice_bytes * stages)
         fetched -= EARLY * min(1.0, room) * tile.columns * DEPTH * 2 / waves
     touched = tile.rows + tile.columns + tile.read
     stage = max(
@@ -233,14 +234,13 @@ def clocks(
     )
     if tile.low:
         stage += costs.gathered * gathered + costs.higher * (tile.rows > LOWER_ROWS)
-    stages = math.ceil(math.ceil(depth / DEPTH) / choice.splits)
     finish: float = costs.tile + costs.piece * tile.pieces
     if tile.warpgroups == 1:
         finish = costs.low + costs.turn * ((tile.rows - 1) // 32) if tile.low else costs.alone
     if boxes and in_boxes(choice):
         finish = costs.tall + costs.tall_piece * tile.pieces if tile.tall else costs.box
     if choice.shared == "depth":
-        finish = costs.tile + costs.piece * tile.pieces / 2 + costs.together
+        finish += costs.together - costs.piece / 2 * (tile.warpgroups == 2)
     elif choice.splits > 1:
         rounds = math.ceil(tile.rows * tile.columns / (16 * 8) / choice.splits / layout.WORKER_WARPS)
         finish = costs.tile + costs.meet * (1 + rounds) / 2 + costs.part * choice.splits
@@ -276,9 +276,9 @@ def offers(
             and choice.tiles(rows, columns, batches) * splits <= blocks
         )
     ]
-    halved = Choice(TOGETHER_TILE, layout.PAIR, "depth")
     if together and even_blocks and math.ceil(depth / DEPTH) >= layout.PAIR:
-        choices += [halved] * (halved.tiles(rows, columns, batches) * layout.PAIR <= blocks)
+        halved = (Choice(tile, layout.PAIR, "depth") for tile in TOGETHER_TILES if tile in tiles)
+        choices += [choice for choice in halved if choice.tiles(rows, columns, batches) * layout.PAIR <= blocks]
 
     def offer(choice: Choice) -> Offer[Choice]:
         factor = UNSHARED if pairs and choice.tile == TILES[0] and not choice.shared else 1.0

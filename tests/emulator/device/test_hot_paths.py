@@ -39,7 +39,7 @@ SANITIZED_TIMEOUT = 120.0
 LARGEST = tilings.TILES[0]
 SPLIT = (Choice(Tile(128, 128), 2), Choice(Tile(64, 64), 2))
 SHARED = (Choice(Tile(128, 128), 1, "b"), Choice(Tile(64, 128), 1, "b"), Choice(Tile(128, 64), 1, "a"))
-TOGETHER = Choice(tilings.TOGETHER_TILE, 2, "depth")
+TOGETHER = tuple(Choice(tile, 2, "depth") for tile in tilings.TOGETHER_TILES)
 IN_PAIRS = (Choice(LARGEST, 1, "b"), Choice(LARGEST, 1, "a"))
 WINDOWS = (Choice(Tile(64, 64), 1), Choice(Tile(64, 64), 3), Choice(Tile(128, 64), 2), Choice(Tile(128, 128), 1))
 
@@ -151,7 +151,7 @@ WAYS: dict[str, Way] = {
     **_each("GEMM f16", lambda: test_paths_gemm.program("f16"), _of(Tile(64, 64))),
     **_each("GEMM boxes", _boxes, (*_of(LARGEST), *IN_PAIRS)),
     **_each("GEMM low", lambda: _low(200), _of(*tilings.LOW_TILES)),
-    **_each("GEMM deep", lambda: _low(512), (*SPLIT, TOGETHER)),
+    **_each("GEMM deep", lambda: _low(512), (*SPLIT, *TOGETHER)),
     **_each("GEMM tf32", lambda: test_paths_gemm.program("tf32"), _of(*tilings.TURNED_TILES[1:])),
     **_each("GEMM f32", lambda: assemble(FLOATS), _of(*tilings.EXACT_TILES)),
     **_listed(
@@ -161,7 +161,7 @@ WAYS: dict[str, Way] = {
         streamed_any=lambda: assemble(text(chain(2, ".T") + chain(2), 7, 520)),
         streamed_norm=_normalised,
     ),
-    **_each("CONV", lambda: assemble(test_paths_conv.CUT), (*WINDOWS, TOGETHER), layout.PATH_CONV),
+    **_each("CONV", lambda: assemble(test_paths_conv.CUT), (*WINDOWS, *TOGETHER), layout.PATH_CONV),
     **_each("CONV tall", _tall, _of(*tilings.TALL_TILES), layout.PATH_CONV),
     **_listed(layout.PATH_PIXELS, CONV_of_images=test_paths_pixels.program_of),
     **_listed(

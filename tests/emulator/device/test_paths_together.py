@@ -49,20 +49,47 @@ main:
     GEMM     e, s, v[:, 8:136] residual=more act=silu
     HALT
 """
-HALVED = Choice(tilings.TOGETHER_TILE, 2, "depth")
-WINDOWS = """
-.input x : T[1, 9, 9, 72]
-.input w : T[72, 3, 3, 72]
-.input z : T[64, 1, 1, 72]
-.input bias : T[72]
-.output y : T[1, 9, 9, 72]
-.output o : T[1, 9, 9, 64]
+SMALL = """
+.input x : T[R, 328]
+.input w : T[328, 64]
+.input v : T[64, 328]
+.input u : T[328, 72]
+.input q : T[2, 48, 264]
+.input k : T[2, 264, 64]
+.input bias : T[64]
+.input more : T[R, 64]
+.scratch s : T[R, 328]
+.output a : T[R, 64]
+.output b : T[R, 64]
+.output c : T[R, 56]
+.output d : T[2, 48, 64]
+.output e : T[72, 64]
 main:
-    CONV y, x, w pads=[1, 1, 1, 1] bias=bias act=relu
-    CONV y, y, w pads=[1, 1, 1, 1] residual=y
-    CONV o, y, z
+    GEMM     a, x, w bias=bias act=gelu
+    EW.add   s, x, x
+    GEMM     b, s, v.T bias=bias residual=more act=relu
+    GEMM     c, s, w[:, :56] act=tanh
+    GEMM     a, s, w residual=a act=silu
+    GEMM     d, q, k
+    GEMM     e, u.T, w act=gelu_tanh
     HALT
 """
+WINDOWS = """
+.input x : T[1, 5, 6, 72]
+.input w : T[64, 3, 3, 72]
+.input v : T[64, 3, 3, 64]
+.input z : T[64, 1, 1, 72]
+.input bias : T[64]
+.output y : T[1, 5, 6, 64]
+.output o : T[1, 5, 6, 64]
+main:
+    CONV y, x, w pads=[1, 1, 1, 1] bias=bias act=relu
+    CONV y, y, v pads=[1, 1, 1, 1] residual=y
+    CONV o, x, z
+    HALT
+"""
+WAYS = {f"{tile.rows}x{tile.columns}": Choice(tile, 2, "depth") for tile in tilings.TOGETHER_TILES}
+HALVED, *SMALLER = WAYS.values()
 
 
 class Preferred:
@@ -99,34 +126,48 @@ def test_blocks_put_their_halves_together(dtype):
         assert not failures(made, session)
 
 
+@pytest.mark.parametrize("dtype", ["bf16", "f16"])
+@pytest.mark.parametrize("way", SMALLER, ids=list(WAYS)[1:])
 @cpu_machine.needs_compiler
-def test_convolutions_do_so_too():
+def test_so_do_those_whose_warpgroups_share_the_depth_too(way, dtype):
+    """Of one tile, and of two; low ones have rows that lie along the depth, and no batches."""
+    for seed, rows in enumerate((way.tile.rows + 5, max(17, way.tile.rows - 3))):
+        made = text(SMALL.replace("R,", f"{rows},"), dtype)
+        session = CpuSession(made, hopper=True, seed=seed, choices=Preferred(way))
+        assert halved(session) == (4 if way.tile.low else 6)
+        assert not failures(made, session)
+
+
+@pytest.mark.parametrize("way", WAYS.values(), ids=WAYS)
+@cpu_machine.needs_compiler
+def test_convolutions_do_so_too(way):
     """Of windows, and of 1 x 1; one in place."""
     made = text(WINDOWS, "bf16")
-    session = CpuSession(made, hopper=True, seed=1, choices=Preferred(HALVED))
+    session = CpuSession(made, hopper=True, seed=1, choices=Preferred(way))
     assert halved(session) == 3
     assert not failures(made, session)
 
 
+@pytest.mark.parametrize("way", WAYS.values(), ids=WAYS)
 @cpu_machine.needs_compiler
-def test_runs_give_the_same_bits():
+def test_runs_give_the_same_bits(way):
     """Whichever half comes first: the sum of two numbers does not depend on that."""
-    made = text(PRODUCTS, "bf16")
+    made = text(PRODUCTS if way is HALVED else SMALL.replace("R,", f"{way.tile.rows + 5},"), "bf16")
     rng = np.random.default_rng(3)
     given = {t.name: values(rng, t.descriptor.bounds, t.descriptor.dtype) for t in made.in_segment(Segment.INPUT)}
-    runs = (CpuSession(made, hopper=True, seed=seed, choices=Preferred(HALVED)).run(given).outputs for seed in (1, 2))
+    runs = (CpuSession(made, hopper=True, seed=seed, choices=Preferred(way)).run(given).outputs for seed in (1, 2))
     first, second = runs
     assert all(first[name].tobytes() == second[name].tobytes() for name in first)
 
 
 TRAPPED = """
-.input x : bf16[100, 264]
-.input w : bf16[264, 128]
+.input x : bf16[R, 264]
+.input w : bf16[264, C]
 .input a : bf16[64, 512]
 .input b : bf16[512, 64]
-.input i : i32[100]
-.scratch s : bf16[100, 264]
-.output y : bf16[100, 128]
+.input i : i32[R]
+.scratch s : bf16[R, 264]
+.output y : bf16[R, C]
 .output z : bf16[64, 64]
 main:
     GATHER s, x, i axis=0
@@ -137,16 +178,18 @@ main:
 """
 
 
+@pytest.mark.parametrize("way", WAYS.values(), ids=WAYS)
 @cpu_machine.needs_compiler
-def test_a_trap_elsewhere_ends_the_wait_for_the_other_block():
+def test_a_trap_elsewhere_ends_the_wait_for_the_other_block(way):
     """What the other block gives so late does not harm the works behind; and the next run is right."""
-    made = assemble(TRAPPED)
-    shapes = {"x": (100, 264), "w": (264, 128), "a": (64, 512), "b": (512, 64)}
+    rows, columns = 21 if way.tile.rows == 16 else way.tile.rows - 3, way.tile.columns * (2 if way is HALVED else 1)
+    made = assemble(TRAPPED.replace("[R", f"[{rows}").replace("C]", f"{columns}]"))
+    shapes = {"x": (rows, 264), "w": (264, columns), "a": (64, 512), "b": (512, 64)}
     given = {name: np.ones(shape, DType.BF16.numpy) for name, shape in shapes.items()}
-    given |= {"i": np.arange(100, dtype=np.int32)}
-    outside = given | {"i": np.where(np.arange(100) == 70, 100, 0).astype(np.int32)}
+    given |= {"i": np.arange(rows, dtype=np.int32)}
+    outside = given | {"i": np.where(np.arange(rows) == rows - 3, rows, 0).astype(np.int32)}
     for seed in range(8):
-        session = CpuSession(made, hopper=True, seed=seed, choices=Preferred(HALVED, Choice(Tile(64, 64), 2)))
+        session = CpuSession(made, hopper=True, seed=seed, choices=Preferred(way, Choice(Tile(64, 64), 2)))
         assert halved(session) == 2
         with pytest.raises(Trap):
             session.run(outside)

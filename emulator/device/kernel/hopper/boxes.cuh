@@ -99,7 +99,7 @@ DEV_CALL void load_boxes(const Work& w) {
         begun = 0;
         ready = true;
     }
-    if (p.in_pairs()) loader.wait_full();
+    if (p.shares_operand()) loader.wait_full();
     loader.keep();
 }
 
@@ -132,7 +132,7 @@ struct FirstBoxes {
     static DEV_CALL void load() {
         Loader loader;
         const HopperProducts p(image());
-        const bool pairs = p.in_pairs();
+        const bool pairs = p.shares_operand();
         const u32 first = item(), stages = p.schedule().stages;
         const ProductTiles tiles = p.tiles();
         BoxOperand a(p, false), b(p, true);
@@ -206,7 +206,7 @@ struct HopperBoxes {
     // PLAIN: neither bias nor activation.
     template <bool PLAIN> static DEV void run_tiles(Workers& me) {
         const ProductSchedule& s = HopperProducts(me.work()).schedule();
-        const u32 kind = HopperProducts(me.work()).in_pairs() ? SHARED_STAGES : OWN_STAGES, what = s.what, flags = s.flags, stages = s.stages;
+        const u32 kind = HopperProducts(me.work()).shares_operand() ? SHARED_STAGES : OWN_STAGES, what = s.what, flags = s.flags, stages = s.stages;
         Kept::place().tiles = (me.work().tiles - me.work().first_tile - 1) / gridDim.x;  // behind the present one
         f32 sums[SUMS];
         clear<BOX_COLUMNS>(sums);

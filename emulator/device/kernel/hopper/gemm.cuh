@@ -153,7 +153,7 @@ struct Rehearsal {
 };
 
 struct HopperGemm {
-    static DEV bool in_pairs(const Work& w) { return HopperProducts(w).in_pairs(); }
+    static DEV bool shares_operand(const Work& w) { return HopperProducts(w).shares_operand(); }
 
     static DEV_CALL void prepare(Work& w) { HopperProducts::prepare(w); }
     static DEV_CALL u32 tiles(const Work& w) { return HopperProducts(w).tiles().items(); }
@@ -231,7 +231,7 @@ struct HopperGemm {
             loader.tell(at.row, at.column);
             if (!load_item(p, at.stages, a, b, loader, item != p.work.first_tile)) return;
         }
-        if (p.in_pairs()) loader.wait_full();
+        if (p.shares_operand()) loader.wait_full();
     }
 
     // False if the run is over.
@@ -277,19 +277,20 @@ struct HopperGemm {
             begin_next(loop, bias, me);
             return true;
         }
-        if (p.schedule().splits > 1 && !p.has(DEPTH_SHARED)) partial_lines().keep();  // first: what is known by then has to be kept over a call
+        const bool together = p.has(DEPTH_SHARED);
+        if (p.schedule().splits > 1 && !together) partial_lines().keep();  // first: what is known by then has to be kept over a call
         const ProductTiles tiles = p.tiles();
         const ProductItem at = tiles.at(Kept::place().tile);
         const u32 warp = me.warp(), flags = p.schedule().flags;
         WarpPart part(p, at, warp);
         loop = MainLoop{p.layout(warp / 4), at.stages, part.width, flags};
-        if (flags & DEPTH_SHARED) {
-            if (!Together::begin(me)) return false;
+        if (together) {
+            if (!Together::begin<HALF_SUMS>(warp, warp)) return false;
             part.row += at.split * HALF_ROWS;
         }
         if (!(flags & OUT_IN_LINES)) keep_place(tiles, at, part);
-        else if (tiles.splits == 1 || flags & DEPTH_SHARED) lines_of(p, tiles, at, part).keep(flags & DEPTH_SHARED ? Lines::SPLIT : 0);
-        if (Kept::place().tile == p.work.first_tile && !me.wait_ready()) return false;
+        else if (tiles.splits == 1 || together) lines_of(p, tiles, at, part).keep(together ? Lines::SPLIT : 0);
+        if (Kept::place().tile == p.work.first_tile && !me.wait_ready()) return together && Together::part();
         if (flags & BIAS_EARLY) bias.fetch(ProductArgs(p.work).bias(), part.column, tiles.columns, me.lane());
         return true;
     }
@@ -340,7 +341,7 @@ struct HopperGemm {
             bool ok;
             if (lines.pieces()) {
                 const bool lower = blockIdx.x % PAIR;  // as of neighbouring items, the second is an odd block's
-                ok = Together::give(HalfSums(piece_of(sums, 0), !lower)) && Together::finish(HalfSums(piece_of(sums, 0), lower), bias.words[0]);
+                ok = Together::give_half(HalfSums(piece_of(sums, 0), !lower)) && Together::finish(HalfSums(piece_of(sums, 0), lower), bias.words[0]);
             } else {
                 SplitTile::publish(sums, reinterpret_cast<f32*>(lines.to) + me.lane() * 4, lines.pitch);
                 ok = Split::finish();

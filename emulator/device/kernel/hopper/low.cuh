@@ -2,13 +2,14 @@
 // product has just made, while its columns are weights that the loader has fetched before: a block that takes few rows of many
 // columns waits for less than one that takes as many of both. Tensor cores take 64 rows at least, so the columns are these, and
 // the sums are those of the tile, transposed: a tile may have any multiple of 8 rows, so that there are no more tiles than blocks, and
-// none is higher than it needs to be. The two warpgroups share the depth, as in small.cuh; then each finishes half of the rows, 16 at a
-// time, and a warp 16 columns of them. Where these are no halves, both finish what is in the middle, to the same bits.
+// none is higher than it needs to be. The two warpgroups share the depth (halves.cuh); then each finishes half of the rows, 16 at a
+// time, and a warp 16 columns of them. Where these are no halves, both finish what is in the middle, to the same bits. Blocks of a pair
+// that share the depth (together.cuh) finish half of the rows each, in their first warpgroups.
 #pragma once
 #ifdef HOPPER
 #include "hopper/low_norm.cuh"
 #include "hopper/products.cuh"
-#include "hopper/small.cuh"
+#include "hopper/together.cuh"
 
 constexpr u32 LOW_COLUMNS = 16;                // that a warp finishes
 constexpr u32 LOW_LINE = LOW_COLUMNS * 2;      // bytes of them in the staging
@@ -98,7 +99,8 @@ template <u32 ROWS> struct LowTiles {
     static constexpr u32 GROUPS = ROWS / GROUP_ROWS, AT_ONCE = GROUPS < 4 ? 1 : 2;  // that a warp finishes at a time,
     static constexpr u32 TURNS = (GROUPS + 2 * AT_ONCE - 1) / (2 * AT_ONCE);       // so often
     static constexpr u32 SECOND = GROUPS - TURNS * AT_ONCE;                         // the first group of the second warpgroup
-    static constexpr u32 OWN = AT_ONCE * 4;                                         // sums of a lane in a turn
+    static constexpr u32 OWN = AT_ONCE * 4, HALF = TURNS * OWN;                     // sums of a lane in a turn, and in all
+    static constexpr bool SHARED = HALF <= HALF_SUMS;                               // pairs may share the depth: there is room for the sums
 
     // What does not depend on operands is worked out before they are waited for, and what else is needed behind the main loop is
     // asked for before it.
@@ -109,12 +111,17 @@ template <u32 ROWS> struct LowTiles {
             const HopperProducts p(me.work());
             if (NORMALISES && p.norm()) put_channels();
             else meet_for_halves(warp);  // the other one is done with its staging, too: with the tile before
+            const bool together = SHARED && p.has(DEPTH_SHARED);
+            if (together && !Together::begin<HALF>(warp, warp ^ WORKER_WARPS / 2)) return;
             const ProductItem at = p.tiles().at(item);
-            const u32 column = warp % 4 * LOW_COLUMNS, flags = p.schedule().flags;
-            LowPart<OWN, TURNS> part(p, at, warpgroup * (SECOND * GROUP_ROWS), column);
+            const u32 column = warp % 4 * LOW_COLUMNS, flags = p.schedule().flags, half = together ? at.split : warpgroup;
+            LowPart<OWN, TURNS> part(p, at, half * (SECOND * GROUP_ROWS), column);
             const TileLayout layout = transposed(p.layout(0));
-            if (item == p.work.first_tile && !me.wait_ready()) return;
-            part.fetch(ProductArgs(p.work), at.column + column, me.lane());
+            if (item == p.work.first_tile && !me.wait_ready()) {
+                if (together) Together::part();
+                return;
+            }
+            if (!together || warpgroup == 0) part.fetch(ProductArgs(p.work), at.column + column, me.lane());
             if (NORMALISES && p.norm()) normalise_rows(p, me.place, at);
             f32 sums[ROWS / 2];
             switch (flags & (B_ACROSS | HALF_FLOATS)) {
@@ -123,24 +130,30 @@ template <u32 ROWS> struct LowTiles {
                 case HALF_FLOATS: multiply_every_second<F16, ROWS, false, false>(sums, layout, at.stages, warpgroup, me); break;
                 default: multiply_every_second<F16, ROWS, true, false>(sums, layout, at.stages, warpgroup, me); break;
             }
+            f32 mine[HALF], theirs[HALF];
+#pragma unroll
+            for (u32 k = 0; k < HALF; ++k) {
+                const f32 first = sums[k], second = sums[SECOND * 4 + k];
+                mine[k] = half ? second : first;
+                theirs[k] = half ? first : second;
+            }
+            if constexpr (SHARED) {
+                if (together && !Together::join(mine, theirs)) continue;
+            }
 #pragma unroll
             for (u32 turn = 0; turn < TURNS; ++turn) {
-                f32 mine[OWN], theirs[OWN];
-#pragma unroll
-                for (u32 k = 0; k < OWN; ++k) {
-                    const f32 first = sums[turn * OWN + k], second = sums[SECOND * 4 + turn * OWN + k];
-                    mine[k] = warpgroup ? second : first;
-                    theirs[k] = warpgroup ? first : second;
-                }
-                const u32 half = turn % 2 * HALF_BYTES;  // the other warp may be at the next turn already, not farther
-                exchange_sums(mine, theirs, me, half);
-                part.finish(turn, mine, me.staging() + half, me.lane());
+                const u32 at_staging = turn % 2 * HALF_BYTES;  // the other warp may be at the next turn already, not farther
+                f32(&now)[OWN] = turn_of(mine, turn);
+                if (!together) exchange_sums(now, turn_of(theirs, turn), me, at_staging);
+                part.finish(turn, now, me.staging() + at_staging, me.lane());
             }
         }
     }
 
   private:
     static constexpr bool NORMALISES = ROWS == NORM_TILE_ROWS;
+
+    template <u32 N> static DEV auto turn_of(f32 (&sums)[N], u32 turn) -> f32 (&)[OWN] { return reinterpret_cast<f32(&)[OWN]>(sums[turn * OWN]); }
 
     // For the tensor cores, columns are rows.
     static DEV TileLayout transposed(const TileLayout& l) {

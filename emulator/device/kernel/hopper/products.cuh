@@ -14,7 +14,7 @@ struct HopperProducts {
 
     DEV const ProductSchedule& schedule() const { return *reinterpret_cast<const ProductSchedule*>(work.detail); }
     DEV bool has(u32 flags) const { return (schedule().flags & flags) != 0; }
-    DEV bool in_pairs() const { return has(A_SHARED | B_SHARED); }
+    DEV bool shares_operand() const { return has(A_SHARED | B_SHARED); }
     // Batch group g stands for axes axis(g) .. axis(g + 1) - 1 of the result; rows for those from axis(3) on, but the last.
     // Maps count the groups separately, the kernel all at once, outermost first.
     DEV u32 axis(u32 g) const { return schedule().axes >> 4 * g & 0xf; }
@@ -79,7 +79,7 @@ struct HopperProducts {
     DEV u32 norm() const { return schedule().flags >> PRODUCT_NORM_AT; }  // that tiles do themselves: NORM_ROWS and so on; else 0
     DEV TileLayout layout(u32 warpgroup) const {
         const u32 slices = schedule().slices, lines = schedule().tile_columns / 2;  // of b, for each of two side by side
-        TileLayout l{in_pairs() ? SHARED_STAGES : OWN_STAGES, granules(), slices, 0, left_bytes(), left_lines() * LINE_BYTES, right_lines() * LINE_BYTES};
+        TileLayout l{shares_operand() ? SHARED_STAGES : OWN_STAGES, granules(), slices, 0, left_bytes(), left_lines() * LINE_BYTES, right_lines() * LINE_BYTES};
         if (beside()) l.right_offset += warpgroup * lines * LINE_BYTES * (has(B_ACROSS) ? slices : 1);
         else l.left_offset = warpgroup * GRANULE_BYTES * (a_by_groups() ? slices : 1);
         if (a_by_groups()) l.left_slice = GRANULE_BYTES;

@@ -189,7 +189,7 @@ template <class Way> struct PlainStream {
             if (!(s.half_floats ? normalise_rows<DTYPE_F16>(s, rows) : normalise_rows<DTYPE_BF16>(s, rows))) return;
         } else if (!few || !takes) {  // else what is multiplied comes by itself, and the waiter does the rest
             wait_phase(&shared.ready[taken % WORKS], taken / WORKS % 2);
-            if (!static_cast<const volatile Work&>(w).go || stopped(shared)) return;
+            if (!static_cast<const volatile Work&>(w).go) return;
         }
         Panels a;
         const u32 panels = way.panels(s), turned = Rows::turned_of(lane);

@@ -43,13 +43,13 @@ struct ProductTiles {
     // By any number: most are powers of two, which saves a division of some twenty instructions.
     DEV static u32 divide(u32 n, u32 by) { return (by & (by - 1)) == 0 ? shifted(n, by) : n / by; }
 
-    DEV bool in_pairs() const { return pair_rows != tile_rows || pair_columns != tile_columns; }
-    DEV u32 items() const { return down * across * batches * splits << in_pairs(); }
+    DEV bool shares_operand() const { return pair_rows != tile_rows || pair_columns != tile_columns; }
+    DEV u32 items() const { return down * across * batches * splits << shares_operand(); }
 
     // The blocks of a pair take neighbouring items, the first of them an even one.
     DEV ProductItem at(u32 item) const {
-        const u32 half = in_pairs() ? item % PAIR : 0;
-        item >>= in_pairs();
+        const u32 half = shares_operand() ? item % PAIR : 0;
+        item >>= shares_operand();
         ProductItem p{item, 0, 0, 0, 0, 0, stages};
         if (splits > 1) {
             p.tile = item / splits;
@@ -73,7 +73,7 @@ struct ProductTiles {
         p.column = divide(place, height);
         p.row = (first + place - p.column * height) * pair_rows;
         p.column *= pair_columns;
-        if (in_pairs()) {
+        if (shares_operand()) {
             p.tile = p.tile * PAIR + half;
             if (pair_rows != tile_rows) p.row += half * tile_rows;
             else p.column += half * tile_columns;
