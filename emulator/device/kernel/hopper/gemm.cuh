@@ -169,9 +169,10 @@ struct HopperGemm {
         u32 item = 0, items = 1;
         if (!Rehearsal::is_on()) {
             me.wait_placed();
-            using Halves = TileHalves<HopperProducts, WarpPart>;
-            if (Halves::do_for(HopperProducts(me.work()))) return Halves::run(me);
-            if (HopperProducts(me.work()).low()) return run_low(me);
+            const HopperProducts p(me.work());
+            if (p.has(DEPTH_SHARED) && (p.low() || p.alone())) return run_small_together(me);
+            if (Halves::do_for(p)) return Halves::run<false>(me);
+            if (p.low()) return run_low(me);
             item = me.work().first_tile;
             items = me.work().tiles;
         }
@@ -219,6 +220,14 @@ struct HopperGemm {
     static DEV_CALL void finish_glu_in_lines(PieceSums sums, Lines lines) { finish_lines_glu(sums.v, lines, Workers().staging(), Workers().lane()); }
 
   private:
+    using Halves = TileHalves<HopperProducts, WarpPart>;
+
+    // Tiles that blocks share, and warpgroups.
+    static DEV void run_small_together(Workers& me) {
+        if (HopperProducts(me.work()).low()) run_low_together(me);
+        else Halves::run<true>(me);
+    }
+
     template <bool BATCHES> static DEV void load_items(const HopperProducts& p, Loader& loader) {
         prefetch_map(p.map(p.schedule().a_map));
         prefetch_map(p.map(p.schedule().b_map));

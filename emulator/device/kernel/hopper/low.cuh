@@ -95,12 +95,13 @@ template <u32 N, u32 TURNS> struct LowPart {
     }
 };
 
-template <u32 ROWS> struct LowTiles {
+// TOGETHER: the blocks of a pair share the depth.
+template <u32 ROWS, bool TOGETHER> struct LowTiles {
     static constexpr u32 GROUPS = ROWS / GROUP_ROWS, AT_ONCE = GROUPS < 4 ? 1 : 2;  // that a warp finishes at a time,
     static constexpr u32 TURNS = (GROUPS + 2 * AT_ONCE - 1) / (2 * AT_ONCE);       // so often
     static constexpr u32 SECOND = GROUPS - TURNS * AT_ONCE;                         // the first group of the second warpgroup
     static constexpr u32 OWN = AT_ONCE * 4, HALF = TURNS * OWN;                     // sums of a lane in a turn, and in all
-    static constexpr bool SHARED = HALF <= HALF_SUMS;                               // pairs may share the depth: there is room for the sums
+    static_assert(!TOGETHER || HALF <= HALF_SUMS, "there is room for the sums that the other block gives");
 
     // What does not depend on operands is worked out before they are waited for, and what else is needed behind the main loop is
     // asked for before it.
@@ -111,17 +112,16 @@ template <u32 ROWS> struct LowTiles {
             const HopperProducts p(me.work());
             if (NORMALISES && p.norm()) put_channels();
             else meet_for_halves(warp);  // the other one is done with its staging, too: with the tile before
-            const bool together = SHARED && p.has(DEPTH_SHARED);
-            if (together && !Together::begin<HALF>(warp, warp ^ WORKER_WARPS / 2)) return;
+            if (TOGETHER && !Together::begin<HALF>(warp, warp ^ WORKER_WARPS / 2)) return;
             const ProductItem at = p.tiles().at(item);
-            const u32 column = warp % 4 * LOW_COLUMNS, flags = p.schedule().flags, half = together ? at.split : warpgroup;
+            const u32 column = warp % 4 * LOW_COLUMNS, flags = p.schedule().flags, half = TOGETHER ? at.split : warpgroup;
             LowPart<OWN, TURNS> part(p, at, half * (SECOND * GROUP_ROWS), column);
             const TileLayout layout = transposed(p.layout(0));
             if (item == p.work.first_tile && !me.wait_ready()) {
-                if (together) Together::part();
+                if (TOGETHER) Together::part();
                 return;
             }
-            if (!together || warpgroup == 0) part.fetch(ProductArgs(p.work), at.column + column, me.lane());
+            if (!TOGETHER || warpgroup == 0) part.fetch(ProductArgs(p.work), at.column + column, me.lane());
             if (NORMALISES && p.norm()) normalise_rows(p, me.place, at);
             f32 sums[ROWS / 2];
             switch (flags & (B_ACROSS | HALF_FLOATS)) {
@@ -137,21 +137,21 @@ template <u32 ROWS> struct LowTiles {
                 mine[k] = half ? second : first;
                 theirs[k] = half ? first : second;
             }
-            if constexpr (SHARED) {
-                if (together && !Together::join(mine, theirs)) continue;
+            if constexpr (TOGETHER) {
+                if (!Together::join(mine, theirs)) continue;
             }
 #pragma unroll
             for (u32 turn = 0; turn < TURNS; ++turn) {
                 const u32 at_staging = turn % 2 * HALF_BYTES;  // the other warp may be at the next turn already, not farther
                 f32(&now)[OWN] = turn_of(mine, turn);
-                if (!together) exchange_sums(now, turn_of(theirs, turn), me, at_staging);
+                if (!TOGETHER) exchange_sums(now, turn_of(theirs, turn), me, at_staging);
                 part.finish(turn, now, me.staging() + at_staging, me.lane());
             }
         }
     }
 
   private:
-    static constexpr bool NORMALISES = ROWS == NORM_TILE_ROWS;
+    static constexpr bool NORMALISES = ROWS == NORM_TILE_ROWS && !TOGETHER;
 
     template <u32 N> static DEV auto turn_of(f32 (&sums)[N], u32 turn) -> f32 (&)[OWN] { return reinterpret_cast<f32(&)[OWN]>(sums[turn * OWN]); }
 
@@ -162,10 +162,17 @@ template <u32 ROWS> struct LowTiles {
 };
 DEV void run_low(Workers& me) {
     switch (HopperProducts(me.work()).schedule().tile_rows) {
-        case 16: LowTiles<16>::run(me); break;
-        case 32: LowTiles<32>::run(me); break;
-        case 48: LowTiles<48>::run(me); break;
-        default: LowTiles<72>::run(me); break;
+        case 16: LowTiles<16, false>::run(me); break;
+        case 32: LowTiles<32, false>::run(me); break;
+        case 48: LowTiles<48, false>::run(me); break;
+        default: LowTiles<72, false>::run(me); break;
+    }
+}
+DEV void run_low_together(Workers& me) {
+    switch (HopperProducts(me.work()).schedule().tile_rows) {
+        case 16: LowTiles<16, true>::run(me); break;
+        case 32: LowTiles<32, true>::run(me); break;
+        default: LowTiles<48, true>::run(me); break;
     }
 }
 #endif

@@ -11,34 +11,32 @@ template <class Products, class Part> struct TileHalves {
     // Whether the tiles are the smallest, and of a kind that is finished so.
     static DEV bool do_for(const Products& p) {
         const u32 what = p.schedule().what;
-        if (p.alone() && p.has(DEPTH_SHARED)) return true;
         if (!p.alone() || p.schedule().splits > 1 || p.has(FLOATS) || what == 0) return false;
         return direct_of(Lines{nullptr, 0, what}) != Direct::NONE;
     }
     // What does not depend on operands is worked out before they are waited for, and what else is needed behind the main loop is
-    // asked for before it.
-    static DEV void run(Workers& me) {
+    // asked for before it. TOGETHER: the blocks of a pair share the depth.
+    template <bool TOGETHER> static DEV void run(Workers& me) {
         const u32 warp = me.warp(), warpgroup = warp / 4;
 #pragma unroll 1
         for (u32 item = me.work().first_tile; item < me.work().tiles; item += gridDim.x) {
             meet_for_halves(warp);  // the other one is done with its staging, too: with the tile before, or a rehearsal
             const Products p(me.work());
-            const bool together = p.has(DEPTH_SHARED);
-            if (together && !Together::begin<HALF_SUMS>(warp, warp ^ WORKER_WARPS / 2)) return;
+            if (TOGETHER && !Together::begin<HALF_SUMS>(warp, warp ^ WORKER_WARPS / 2)) return;
             const ProductTiles tiles = p.tiles();
             const ProductItem at = tiles.at(item);
             Part part(p, at, warp % 4);
-            const u32 half = together ? at.split : warpgroup;
+            const u32 half = TOGETHER ? at.split : warpgroup;
             part.row += half * HALF_ROWS;
             const Lines lines = lines_of(p, tiles, at, part);
             const TileLayout layout = p.layout(0);
             const u32 flags = p.schedule().flags;
             if (item == p.work.first_tile && !me.wait_ready()) {
-                if (together) Together::part();
+                if (TOGETHER) Together::part();
                 return;
             }
             HalfExtras extras;
-            if (!together || warpgroup == 0) extras.fetch(ProductArgs(p.work), lines, part.column, tiles.columns, me.lane());
+            if (!TOGETHER || warpgroup == 0) extras.fetch(ProductArgs(p.work), lines, part.column, tiles.columns, me.lane());
             f32 sums[PIECE_SUMS];
             switch (flags & (A_ACROSS | B_ACROSS | HALF_FLOATS)) {
                 case 0: multiply_every_second<Bf16, PIECE_COLUMNS, false, false>(sums, layout, at.stages, warpgroup, me); break;
@@ -52,7 +50,7 @@ template <class Products, class Part> struct TileHalves {
             }
             HalfSums mine(sums, half);
             const HalfSums theirs(sums, !half);
-            if (!together) exchange_sums(mine.v, theirs.v, me);
+            if (!TOGETHER) exchange_sums(mine.v, theirs.v, me);
             else if (!Together::join(mine.v, theirs.v)) continue;
             finish_half(mine.v, extras, lines, me);
         }
