@@ -135,6 +135,7 @@ class Costs:
     shared_bytes: int = 110  # of shared memory, per clock: copies write a stage, the warpgroups read it
     block_bytes: float = 128.0  # from the L2 cache, per clock and block
     all_bytes: float = 6000.0  # the same, of all blocks together
+    small_bytes: float = 8000.0  # that, where warpgroups share the depth: stages are filled again sooner
     memory_bytes: float = 1850.0  # from memory, where columns come from: once each
     start: int = 2350  # until the first stage is there
     each: int = 20  # until the ends of all blocks have been counted, for each of them
@@ -220,7 +221,8 @@ def clocks(
     tile = choice.tile
     items = choice.tiles(rows, columns, batches) * choice.splits
     waves = max(1.0, items / blocks) if even else math.ceil(items / blocks)
-    bandwidth = min(costs.block_bytes, costs.all_bytes / min(items, blocks))
+    all_bytes = costs.small_bytes if tile.warpgroups == 1 else costs.all_bytes
+    bandwidth = min(costs.block_bytes, all_bytes / min(items, blocks))
     fetched: float = (choice.brought("a") + choice.brought("b")) * DEPTH * 2
     stages = math.ceil(math.ceil(depth / DEPTH) / choice.splits)
     if tile.low:  # columns of the first tiles come before the rows, as far as the ring has room for them

@@ -207,9 +207,9 @@ def test_it_is_offered_where_half_of_the_blocks_would_be_idle():
 
 
 def test_few_rows_of_a_long_depth_take_less():
-    """1.5 times as many bytes go into tiles of 64 x 64 of the whole depth."""
+    """1.3 times as many bytes go into tiles of 64 x 64 of the whole depth."""
     ways = Choice(Tile(64, 64), 1), HALVED
-    alone, together = (clocks(way, 128, 4096, 1, 132, 4096) for way in ways)
+    alone, together = (clocks(way, 128, 1024, 1, 132, 8192) for way in ways)
     assert together < alone
 
 

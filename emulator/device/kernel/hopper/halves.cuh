@@ -17,7 +17,8 @@ struct HalfSums {
     }
 };
 
-// This warpgroup's sums over the depth.
+// This warpgroup's sums over the depth. It waits for its own products before it goes on: meanwhile, the other one keeps tensor cores
+// busy, and what counts is that a stage is free, and filled again, soon.
 template <class T, u32 COLUMNS, bool A_ACROSS, bool B_ACROSS>
 DEV void multiply_every_second(f32 (&sums)[COLUMNS / 2], const TileLayout& layout, u32 stages, u32 warpgroup, Workers& me) {
     constexpr u32 A_STEP = (A_ACROSS ? STEP_DEPTH * LINE_BYTES : STEP_DEPTH * 2) >> 4;  // in 16 bytes
@@ -25,7 +26,6 @@ DEV void multiply_every_second(f32 (&sums)[COLUMNS / 2], const TileLayout& layou
     using Product = Wgmma<T, COLUMNS, A_ACROSS, B_ACROSS>;
 #pragma unroll
     for (u32 i = 0; i < COLUMNS / 2; ++i) sums[i] = 0.0f;
-    Stage before{0, 0};
 #pragma unroll 1
     for (u32 i = 0; i < stages; ++i) {
         Stage stage;
@@ -44,13 +44,11 @@ DEV void multiply_every_second(f32 (&sums)[COLUMNS / 2], const TileLayout& layou
             a += layout.left_slice >> 3;
             b += layout.right_slice >> 3;
         }
-        if (i != 0) me.release(before, layout.kind);
-        before = stage;
+        warpgroup_wait<0>();
+        me.release(stage, layout.kind);
     }
-    warpgroup_wait<0>();
 #pragma unroll
     for (u32 i = 0; i < COLUMNS / 2; ++i) pin(sums[i]);
-    if (stages != 0) me.release(before, layout.kind);
 }
 
 // The type is asked for once: asked for each pair, every one would be converted in both ways.
