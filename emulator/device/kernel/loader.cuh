@@ -43,8 +43,7 @@ struct Loader : LoaderState {
     // that stage; the stage of what it replaces they have released.
     DEV void tell(u32 row, u32 column) { shared_state().corners[place.sequence % CORNERS] = ProductCorner::at(row, column); }
     // Claims `count` stages of one size, and lets start(address, full) start the copies to each; false if the run is over.
-    // Once the ring holds nothing else, each takes the place of the oldest one, and little has to be worked out: that, and the
-    // stage's barrier, before the wait.
+    // Once the ring holds nothing else, each takes the place of the oldest one, and little has to be worked out.
     template <class Start> DEV bool fill(u32 count, u32 granules, u32 bytes, Start start) {
         const u32 lap = GRANULES / granules;
         u32 i = 0;
@@ -56,15 +55,13 @@ struct Loader : LoaderState {
         }
 #pragma unroll 1
         for (; i < count; ++i) {
-            const Stage stage{place.sequence, place.granule == GRANULES ? 0 : place.granule};
-            shared_state().stage_way[stage.barrier()] = granules;
-            const u32 to = address(stage);
-            u64* const at = full(stage);
-            mbarrier_arrive_expect(at, bytes);
             if (!wait_or_stop(empty(oldest), oldest / RING_BARRIERS % 2)) return false;
-            start(to, at);
             oldest += 1;
+            const Stage stage{place.sequence, place.granule == GRANULES ? 0 : place.granule};
             place = {place.sequence + 1, stage.granule + granules};
+            shared_state().stage_way[stage.barrier()] = granules;
+            mbarrier_arrive_expect(full(stage), bytes);
+            start(address(stage), full(stage));
         }
         return true;
     }

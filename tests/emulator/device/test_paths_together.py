@@ -196,6 +196,41 @@ def test_a_trap_elsewhere_ends_the_wait_for_the_other_block(way):
         assert (session.run(given).outputs["y"] == 264).all()
 
 
+UNRELATED = """
+.input x : bf16[61, 2048]
+.input w : bf16[2048, 64]
+.input i0 : i32[61]
+.scratch i : i32[13, 61]
+.output s : bf16[61, 2048]
+.output y : bf16[61, 64]
+.output z : bf16[61, 64]
+main:
+    EW.add i[0], i0, i0
+    GEMM   y, x, w
+    GATHER s, x, i[LAST] axis=0
+    GEMM   z, x, w
+    GEMM   y, x, w
+    GEMM   z, x, w
+    HALT
+"""
+
+
+@pytest.mark.parametrize("steps", [2, 12])
+@cpu_machine.needs_compiler
+def test_a_trap_elsewhere_may_come_at_any_time(steps):
+    """While loaders wait for room, and what a block gives is on its way: nothing is left for what comes behind."""
+    doubled = "".join(f"    EW.add i[{n}], i[{n - 1}], i[{n - 1}]\n" for n in range(1, steps))
+    made = assemble(UNRELATED.replace("    GEMM ", f"{doubled}    GEMM ", 1).replace("LAST", str(steps - 1)))
+    given = {"x": np.ones((61, 2048), DType.BF16.numpy), "w": np.ones((2048, 64), DType.BF16.numpy)}
+    first, outside = np.zeros((2, 61), np.int32)
+    outside[58] = 1000
+    for seed in range(20):
+        session = CpuSession(made, hopper=True, seed=seed, choices=Preferred(HALVED))
+        with pytest.raises(Trap):
+            session.run(given | {"i0": outside})
+        assert (session.run(given | {"i0": first}).outputs["y"] == 2048).all()
+
+
 def test_it_is_offered_where_half_of_the_blocks_would_be_idle():
     """And there is an even number of them, and a depth to share."""
     found = offers(128, 4096, 1, 132, 4096, pairs=True, together=True)

@@ -53,7 +53,7 @@ struct Together {
         return first && ok;
     }
 
-    // Parts from the other block's warp, as the run is over: once that one has given what it gives, or has parted as well. What it gives
+    // Parts from the other block's warp, as the run is over: once that one has given what it gives, or has parted as well. What came
     // later would be found in the staging by whatever works there then. False.
     static DEV_CALL bool part() {
         const u32 warp = Kept::warp();
@@ -62,6 +62,9 @@ struct Together {
             mbarrier_arrive_there(&shared_state().parting[warp]);
         }
         while (!mbarrier_test(&shared_state().given[warp], parity()) && !mbarrier_test(&shared_state().parting[warp], 0)) {
+        }
+        // What it gave in front of that may still be on its way.
+        for (const u64 end = nanoseconds() + LANDING_NS; !mbarrier_test(&shared_state().given[warp], parity()) && nanoseconds() <= end;) {
         }
         __syncwarp();
         return false;
