@@ -67,7 +67,7 @@ def test_a_first_part_waits_for_first_parts():
         ("    GEMM y, h, v residual=x\n", ""),  # nobody waits
         ("GEMM y, h, v", "GEMM y, z, v"),
         ("GEMM y, h, v residual=x", "GEMM u, x.T, h"),  # all rows are read for each
-        ("[4096, ", "[1024, "),  # no more tiles than blocks
+        ("[4096, ", "[512, "),  # no more tiles than blocks
         ("[4096, ", "[n <= 4096, "),
         ("GEMM h, x, w\n", "GEMM h, x, w\n    LOOP s1, 2\n    ENDLOOP\n"),
     ],
