@@ -98,15 +98,16 @@ def full_network_measurements() -> list[dict[str, Any]]:
 @click.command()
 @click.option("--networks", is_flag=True, help="Measure full networks (minutes; needs torch) instead of all else.")
 @click.option("--output", type=click.Path(path_type=Path), help="Write here instead of to benchmarks/results/.")
+@click.option("--commit", "measured", metavar="NAME", help="The commit that is measured, where git cannot say.")
 @click.option("--readme", is_flag=True, help="Write the tables of README.md from all results, too.")
-def main(networks: bool, output: Path | None, readme: bool) -> None:
+def main(networks: bool, output: Path | None, measured: str | None, readme: bool) -> None:
     """Measure what this computer can, and write it as JSON with device, versions and commit."""
     name = device()
     facts: dict[str, Any] = {
         "device": name,
         "host": host(),
         "taken": datetime.now(UTC).isoformat(timespec="seconds"),
-        "commit": commit(),
+        "commit": measured or commit(),
         "versions": versions(),
         "load": os.getloadavg()[0] / (os.cpu_count() or 1),  # 1: others could have kept every processor busy
     }
