@@ -146,8 +146,8 @@ class Costs:
     turn: int = 800  # where these are more than 32, for 32 more,
     higher: int = 50  # and of a slice of one of these
     box: int = 4000  # and of one whose result the copy engine stores
-    tall: int = 4100  # of those, of one of 256 rows,
-    tall_piece: int = 200  # and more for each piece
+    tall: int = 1100  # of those, of one of 256 rows,
+    tall_piece: int = 950  # and more for each piece
     meet: int = 3650  # to finish a block's share; half as much more for each 16 x 8 of a warp behind the first
     part: int = 500  # more of that, for each part of the depth
     together: int = 1750  # for the blocks of a pair to give each other half of their sums
