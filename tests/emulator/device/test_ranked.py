@@ -29,31 +29,32 @@ Load = Callable[..., RankedDeviceSession]
 
 
 @pytest.fixture(params=[
-    pytest.param("emulated", marks=needs_compiler), pytest.param("gpu", marks=pytest.mark.gpu),
+    pytest.param((where, spread), id=f"{where}-{'gpus' if spread else 'one-gpu'}", marks=mark)
+    for where, mark in (("emulated", needs_compiler), ("gpu", pytest.mark.gpu)) for spread in (False, True)
 ])  # fmt: skip
 def load(request, monkeypatch) -> Load:
-    """`load(program)`: on all ranks, which share a GPU, or each on one of its own with `gpus`."""
+    """`load(program)`: on all ranks, which share a GPU, or each on one of its own."""
+    where, spread = request.param
 
-    def load(program: Program, ranks: int | None = None, gpus: int = 0, **options: Any) -> RankedDeviceSession:
+    def load(program: Program, ranks: int | None = None, **options: Any) -> RankedDeviceSession:
         world = ranks or program.world
-        if request.param == "emulated":
-            emulated_gpus.install(monkeypatch, blocks=4 if gpus else 4 * world, gpus=max(1, gpus))
-        elif gpus and build.import_cupy().cuda.runtime.getDeviceCount() < gpus:
-            pytest.skip(f"fewer than {gpus} GPUs")
-        session = DeviceMachine(ranks=ranks, gpus=tuple(range(gpus)) if gpus else None, **options).load(program)
+        if where == "emulated":
+            emulated_gpus.install(monkeypatch, blocks=4 if spread else 4 * world, gpus=world if spread else 1)
+        elif spread and build.import_cupy().cuda.runtime.getDeviceCount() < world:
+            pytest.skip(f"fewer than {world} GPUs")
+        session = DeviceMachine(ranks=ranks, gpus=tuple(range(world)) if spread else None, **options).load(program)
         assert isinstance(session, RankedDeviceSession)
         return session
 
-    load.emulated = request.param == "emulated"
+    load.emulated = where == "emulated"
     return load
 
 
 SHAPES = ((0,), (1,), (3,), (7,), (2, 5), (3, 0, 2), (1030,), (5000,))
 
 
-@pytest.mark.parametrize("gpus", [False, True], ids=["one-gpu", "gpus"])
 @pytest.mark.parametrize("world", range(2, MOST_RANKS + 1))
-def test_every_rank_gets_what_golden_ranks_get(load, world, gpus):
+def test_every_rank_gets_what_golden_ranks_get(load, world):
     """Every collective, for all groups and types and several sizes, in place and not, run after run."""
     rng = np.random.default_rng(world)
     drawn = [(operation, *case) for operation in OPERATIONS for case in cases(world, operation)]
@@ -66,7 +67,7 @@ def test_every_rank_gets_what_golden_ranks_get(load, world, gpus):
         parts = (len(lists[0]),) if operation.partition(".")[0] in ("REDUCESCATTER", "ALLTOALL") else ()
         in_place = bool(rng.integers(2)) and operation.partition(".")[0] not in ("ALLGATHER", "REDUCESCATTER")
         program = assemble(text(operation, lists, pairs, root, dtype, shape, in_place=in_place))
-        session, reference = load(program, gpus=world if gpus else 0), golden(program)
+        session, reference = load(program), golden(program)
         for _ in range(2):
             x = np.stack([values(rng, (*parts, *shape), BY_TEXT[dtype]) for _ in range(world)])
             for one in (session, reference):
@@ -92,10 +93,10 @@ LARGE = [
 
 @pytest.mark.parametrize(("operation", "in_place"), LARGE)
 @pytest.mark.parametrize("whole", [True, False], ids=["chunks", "odd"])
-@pytest.mark.parametrize(("dtype", "world"), [("f32", 2), ("bf16", 3)])
+@pytest.mark.parametrize(("dtype", "world"), [("f32", 2), ("bf16", 3), ("f16", 4)])
 def test_more_than_a_card_for_each_block(load, operation, whole, in_place, dtype, world):
     """Ranks reach into each other's memory; what is not made of whole chunks goes card by card. Run after run."""
-    elements = 16 * (1250 if load.emulated else 125_000) * (2 if dtype == "bf16" else 1) + (0 if whole else 5)
+    elements = 16 * (1250 if load.emulated else 125_000) * (1 if dtype == "f32" else 2) + (0 if whole else 5)
     everyone = list(range(world))
     pairs = [[0, 1], [1, 0]]  # where there is a third rank, it gets zeros
     program = assemble(text(operation, [everyone], pairs, 0, dtype, (elements,), in_place=in_place))
@@ -174,11 +175,10 @@ main:
 """
 
 
-@pytest.mark.parametrize("gpus", [0, 4], ids=["one-gpu", "gpus"])
-def test_collectives_of_different_groups_follow_each_other(load, gpus):
+def test_collectives_of_different_groups_follow_each_other(load):
     """In a loop, run after run: what one rank has not taken yet, another does not write over."""
     program = assemble(MANY)
-    session, reference = load(program, gpus=gpus), golden(program)
+    session, reference = load(program), golden(program)
     rng = np.random.default_rng(0)
     for _ in range(3):
         x = rng.integers(-1000, 1000, (4, 300)).astype(np.int32)
@@ -268,11 +268,12 @@ def test_a_rank_that_works_longer_than_others_wait(load):
 def lose_mail(session: RankedDeviceSession, rank: int) -> Callable[[], None]:
     """What `rank` sends goes nowhere, until the function that this gives is called."""
     memory, world = session._sessions[rank].memory, len(session._mail)
-    lost = memory.upload(np.zeros(mail_bytes(session.blocks, world), np.uint8))
     boxes = np.zeros(world, MAILBOX.dtype)
-    boxes["mail"] = [mail.ptr if of == rank else lost.ptr for of, mail in enumerate(session._mail)]
-    boxes["abort"] = [one.abort for one in session._sessions]
-    table, record = memory.upload(boxes), session._sessions[rank].record
+    with session._on(session._gpus[rank]):
+        lost = memory.upload(np.zeros(mail_bytes(session.blocks, world), np.uint8))
+        boxes["mail"] = [mail.ptr if of == rank else lost.ptr for of, mail in enumerate(session._mail)]
+        boxes["abort"] = [one.abort for one in session._sessions]
+        table, record = memory.upload(boxes), session._sessions[rank].record
     right = int(record["mailboxes"])
     record["mailboxes"] = table.ptr
 
@@ -391,10 +392,9 @@ def test_state_is_copied_where_somebody_looks(monkeypatch):
         assert set(result.state) == {"n", "big"}
 
 
-@pytest.mark.parametrize("gpus", [0, 2], ids=["one-gpu", "gpus"])
-def test_a_launch_runs_without_the_host_and_state_goes_on(load, gpus):
+def test_a_launch_runs_without_the_host_and_state_goes_on(load):
     """Inputs go up once, or are written on the GPU; one run follows the other; a later run outdates the launch."""
-    session = load(assemble(ADD), 2, gpus=gpus)
+    session = load(assemble(ADD), 2)
     x = np.arange(8, dtype=np.int32).reshape(2, 4)
     held = session.run({"x": x})
     launch = session.launch({"x": x})
