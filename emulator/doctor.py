@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from dla.isa.errors import BackendError
+from dla.isa.folders import cache_folder
 
 MIN_COMPUTE_CAPABILITY = (8, 0)
 CUDA13_DRIVER = 580
@@ -120,7 +121,7 @@ def _nvrtc(cupy: Any) -> Iterator[Finding]:
         yield Finding("NVRTC", f"{major}.{minor}")
     except (ImportError, RuntimeError, AttributeError) as error:
         yield Finding("NVRTC", f"does not load: {error}", Level.MISSING, "pip install 'cupy-cuda12x[ctk]' brings it")
-    yield Finding("kernel cache", str(cupy.cuda.compiler.get_cache_dir()), Level.INFO)
+    yield Finding("kernel cache", str(cache_folder()), Level.INFO)
 
 
 def _nccl() -> Finding:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from dla.emulator.device.build import import_cupy
+from dla.emulator.device.peer_access import let_reach_each_other
 
 COPY_BYTES = 2**28
 ROUNDS = 5
@@ -44,6 +45,8 @@ def _links(cupy: Any) -> Iterator[Link]:
     for source in range(count):
         for target in range(count):
             reaches = source == target or bool(runtime.deviceCanAccessPeer(source, target))
+            if reaches and source != target:
+                let_reach_each_other(cupy, (source, target))  # as ranks do; else the copy goes through the host
             yield Link(source, target, reaches, _bandwidth(cupy, source, target))
 
 

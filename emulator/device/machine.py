@@ -10,7 +10,8 @@ from dla.emulator import mpi
 from dla.emulator.device import build, gpu, process, tune, tuned
 from dla.emulator.device.memory import DeviceMemory
 from dla.emulator.device.paths import Choices, Transport
-from dla.emulator.device.ranked import RankedDeviceSession, transport_between
+from dla.emulator.device.peer_access import transport_between
+from dla.emulator.device.ranked import RankedDeviceSession
 from dla.emulator.device.session import DeviceSession
 from dla.emulator.device.timer import DeviceTimer
 from dla.emulator.distributed import DistributedSession, world_matches

@@ -15,8 +15,8 @@ from dla.emulator.device.session import LONGER, NOT_READY
 from dla.isa.errors import BackendError, InputError, TimeoutTrap, Trap
 
 HOW_TO_GET_IT = "pip install nvidia-nccl-cu12 (or cu13, as the CUDA of CuPy)"
-UniqueId = list[int]
-"""What the ranks of one communicator know it by: its bytes, as C's `char` has them."""
+UniqueId = str
+"""What the ranks of one communicator know it by: its bytes in hexadecimal digits."""
 
 
 @dataclass(frozen=True)
@@ -59,7 +59,7 @@ def version() -> str:
 
 def unique_id() -> UniqueId:
     """A new one, which one rank makes and all others are told. Raises BackendError."""
-    return list(map(int, library().get_unique_id()))
+    return bytes(library().get_unique_id()).hex()
 
 
 class Communicators:
@@ -82,7 +82,7 @@ class Communicators:
     def of_process(cls, cupy: Any, identity: UniqueId, rank: int, world: int) -> Communicators:
         """That of `rank`, on the present GPU, once all of the world are here. Raises BackendError."""
         with _as_backend_error():
-            return cls(cupy, {rank: library().NcclCommunicator(world, tuple(identity), rank)})
+            return cls(cupy, {rank: library().NcclCommunicator(world, bytes.fromhex(identity), rank)})
 
     def exchange(self, rounds: Mapping[int, Round], streams: Mapping[int, Any]) -> None:
         """Order the transfers of this process's ranks, each on its stream. Raises Trap where NCCL fails."""

@@ -71,10 +71,10 @@ class DeviceRank:
         """Connect all ranks by NCCL, if they are not. Raises BackendError; InputError where two share a GPU."""
         if self.segments.is_connected:
             return
-        identity: UniqueId = []
+        identity: UniqueId = ""
         error: DlaError | None = None
         try:
-            identity = nccl.unique_id() if self._peers.rank == 0 else []
+            identity = nccl.unique_id() if self._peers.rank == 0 else ""
         except BackendError as problem:
             error = problem
         told = tell(_place(self._cupy, self._peers) | {"nccl": identity}, error)

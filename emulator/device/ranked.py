@@ -12,7 +12,7 @@ import ctypes
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import count, permutations
+from itertools import count
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -25,6 +25,7 @@ from dla.emulator.device.memory import DeviceMemory
 from dla.emulator.device.nccl import Communicators
 from dla.emulator.device.paths import Target, Transport
 from dla.emulator.device.paths.parties import few_enough
+from dla.emulator.device.peer_access import let_reach_each_other
 from dla.emulator.device.segments import Segments
 from dla.emulator.device.session import NOT_READY, DeviceSession, outdated
 from dla.emulator.ranks import bind_ranks, split
@@ -37,9 +38,6 @@ from dla.isa.program import Program
 
 if TYPE_CHECKING:
     from dla.emulator.device.machine import DeviceMachine
-
-_PEER_ACCESS_ALREADY_ENABLED = 704
-"""cudaErrorPeerAccessAlreadyEnabled (CUDA Runtime API)."""
 
 
 @dataclass(frozen=True)
@@ -71,7 +69,7 @@ class RankedDeviceSession:
         self._gpus = tuple(gpus)
         if transport == "peer":
             few_enough(world)
-            _reach_each_other(self._cupy, sorted(set(gpus)))
+            let_reach_each_other(self._cupy, sorted(set(gpus)))
         else:
             communicators = self._connect()  # what is missing is said before minutes of compiling
         self._groups = [self._group(gpu) for gpu in sorted(set(gpus))]
@@ -341,31 +339,3 @@ def _share(groups: Sequence[_Group]) -> int:
     if share == 0:
         raise BackendError("the GPU has too few multiprocessors for so many ranks")
     return share
-
-
-def transport_between(cupy: Any, gpus: Sequence[int]) -> Transport:
-    """How ranks on `gpus` send to each other, by what connects these. Raises InputError where one is not there."""
-    count = cupy.cuda.runtime.getDeviceCount()
-    for gpu in gpus:
-        if not 0 <= gpu < count:
-            raise InputError(f"there is no GPU {gpu}", hint=f"there are {count}, counted from 0")
-    pairs = permutations(set(gpus), 2)
-    return "peer" if all(cupy.cuda.runtime.deviceCanAccessPeer(*pair) for pair in pairs) else "nccl"
-
-
-def _reach_each_other(cupy: Any, gpus: Sequence[int]) -> None:
-    """Let each of `gpus` read and write the memory of all others. Raises BackendError."""
-    runtime = cupy.cuda.runtime
-    for gpu in gpus:
-        for other in gpus:
-            if gpu == other:
-                continue
-            if not runtime.deviceCanAccessPeer(gpu, other):
-                raise BackendError(f"GPU {gpu} cannot reach the memory of GPU {other}",
-                                   hint='leave the transport out, or make it "nccl"')  # fmt: skip
-            with cupy.cuda.Device(gpu):
-                try:
-                    runtime.deviceEnablePeerAccess(other)
-                except runtime.CUDARuntimeError as error:
-                    if error.status != _PEER_ACCESS_ALREADY_ENABLED:
-                        raise

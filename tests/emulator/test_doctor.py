@@ -11,6 +11,7 @@ import pytest
 from dla.emulator import doctor, mpi
 from dla.emulator.device import nccl
 from dla.emulator.doctor import Finding, Level, examine
+from dla.isa.folders import cache_folder
 
 
 class RuntimeErrorOfCuda(Exception):
@@ -35,8 +36,7 @@ def fake_cupy(devices: list[tuple[int, int]], *, peers: bool = True, error: str 
         deviceCanAccessPeer=lambda a, b: peers,
     )  # fmt: skip
     nvrtc = SimpleNamespace(getVersion=lambda: (12, 9))
-    compiler = SimpleNamespace(get_cache_dir=lambda: "/cache")
-    return SimpleNamespace(__version__="14.0", cuda=SimpleNamespace(runtime=runtime, nvrtc=nvrtc, compiler=compiler))
+    return SimpleNamespace(__version__="14.0", cuda=SimpleNamespace(runtime=runtime, nvrtc=nvrtc))
 
 
 def found(monkeypatch: pytest.MonkeyPatch, cupy: Any, driver: str | None = "580.1") -> dict[str, Finding]:
@@ -119,3 +119,12 @@ def test_packages_that_nothing_needs_are_offered(monkeypatch: pytest.MonkeyPatch
     assert findings["onnx"] == Finding(
         "onnx", "not installed; it compiles .onnx models", Level.INFO, "pip install 'dla[onnx]'"
     )
+
+
+@pytest.mark.gpu
+def test_a_real_gpu_lacks_nothing() -> None:
+    """With the CuPy that is installed, which a made-up one may have more than."""
+    findings = {finding.subject: finding for finding in examine()}
+    for subject in ("CuPy", "NVRTC", "GPU 0", "peer access"):
+        assert findings[subject].level is not Level.MISSING, findings[subject]
+    assert findings["kernel cache"].value == str(cache_folder())

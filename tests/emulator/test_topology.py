@@ -25,25 +25,26 @@ class Event:
         """Everything has happened."""
 
 
-class Device:
-    """One that is entered and left."""
-
-    def __init__(self, number: int) -> None:
-        self.number = number
-
-    def __enter__(self) -> None:
-        return None
-
-    def __exit__(self, *exception: object) -> None:
-        return None
-
-
 def gpus(*, connected: bool, room: bool = True) -> Any:
-    """Two: a copy within one takes 1 ms, to the other 4."""
+    """Two: a copy within one takes 1 ms, to the other 4; through the host, as long as they do not reach it, 40."""
+    present: list[int] = []
+    reach: set[tuple[int, int]] = set()
+
+    class Device:
+        """One that is entered and left."""
+
+        def __init__(self, number: int) -> None:
+            self.number = number
+
+        def __enter__(self) -> None:
+            present.append(self.number)
+
+        def __exit__(self, *exception: object) -> None:
+            present.pop()
 
     def copy(_to: int, target: int, _from: int, source: int, size: int, _stream: int) -> None:
         assert size == COPY_BYTES
-        Event.now += 1.0 if target == source else 4.0
+        Event.now += 1.0 if target == source else 4.0 if (source, target) in reach else 40.0
 
     def alloc(size: int) -> Any:
         if not room:
@@ -51,8 +52,9 @@ def gpus(*, connected: bool, room: bool = True) -> Any:
         return SimpleNamespace(ptr=1)
 
     runtime = SimpleNamespace(
-        getDeviceCount=lambda: 2, deviceCanAccessPeer=lambda a, b: connected, memcpyPeerAsync=copy
-    )
+        getDeviceCount=lambda: 2, deviceCanAccessPeer=lambda a, b: connected, memcpyPeerAsync=copy,
+        deviceEnablePeerAccess=lambda other: reach.add((present[-1], other)),
+    )  # fmt: skip
     cuda = SimpleNamespace(
         runtime=runtime, Device=Device, alloc=alloc, Event=Event, memory=SimpleNamespace(OutOfMemoryError=MemoryError),
         Stream=lambda non_blocking: SimpleNamespace(ptr=0), get_elapsed_time=lambda a, b: b.at - a.at,

@@ -14,7 +14,7 @@ from typing import Any
 
 DELAY = 3
 """Looks at a stream, before what was ordered begins."""
-Route = tuple[tuple[int, ...], int, int]  # the communicator's identity, from, to
+Route = tuple[bytes, int, int]  # the communicator's identity, from, to
 
 
 class Wire:
@@ -64,7 +64,8 @@ class _Order:
 class Communicator:
     """An NcclCommunicator."""
 
-    def __init__(self, library: Library, world: int, identity: tuple[int, ...], rank: int) -> None:
+    def __init__(self, library: Library, world: int, identity: bytes, rank: int) -> None:
+        assert isinstance(identity, bytes)  # as CuPy insists
         assert len(identity) == 128
         assert 0 <= rank < world
         self.library, self.world, self.identity, self.rank = library, world, identity, rank
@@ -111,7 +112,7 @@ class Library:
         library = self
 
         class NcclCommunicator(Communicator):
-            def __init__(self, world: int, identity: tuple[int, ...], rank: int) -> None:
+            def __init__(self, world: int, identity: bytes, rank: int) -> None:
                 super().__init__(library, world, identity, rank)
                 library.communicators += 1
 
@@ -127,10 +128,10 @@ class Library:
         """2.28.3."""
         return 22803
 
-    def get_unique_id(self) -> tuple[int, ...]:
-        """Bytes as C's `char` has them, with a sign."""
+    def get_unique_id(self) -> bytes:
+        """Another one each time."""
         self._ids += 1
-        return (self._ids, *(-(n % 129) for n in range(127)))
+        return bytes([self._ids, *(255 - n for n in range(127))])
 
     def groupStart(self) -> None:  # noqa: N802  # CuPy's name
         """Begin to order."""
