@@ -45,8 +45,11 @@ class Peers(Protocol):
         """The ranks on this host, this one among them, in ascending order."""
         ...
 
-    def tell(self, message: bytes) -> list[bytes]:
-        """Tell all ranks `message`, of at most MESSAGE_BYTES; what each of them tells, in order."""
+    def tell(self, message: bytes, timeout: float | None = None) -> list[bytes]:
+        """Tell all ranks `message`, of at most MESSAGE_BYTES; what each of them tells, in order.
+
+        Raises TimeoutTrap, naming a rank that has told nothing in `timeout` seconds; None: it may take any time.
+        """
         ...
 
     def gather(self, array: Array, ranks: Sequence[int]) -> Array:
@@ -117,11 +120,13 @@ class DistributedSession:
 
     An input with a leading axis of all ranks is divided, one without it is this rank's; results have this rank's
     tensors alone. What goes wrong on one rank is an error on all: `run` raises it everywhere, and no state changes.
+    `timeout` is how many seconds a rank waits for the others at a collective, None: as long as they take. That they
+    begin a run may take any time: they may have to compile.
     """
 
-    def __init__(self, session: RankSession, peers: Peers) -> None:
+    def __init__(self, session: RankSession, peers: Peers, timeout: float | None = None) -> None:
         self.program = session.program
-        self._session, self._peers = session, peers
+        self._session, self._peers, self._timeout = session, peers, timeout
 
     @property
     def state(self) -> Mapping[str, Array]:
@@ -170,7 +175,13 @@ class DistributedSession:
                 index = run.advance()
             except DlaError as problem:
                 error = problem
-            told = self._tell({"at": index}, error)
+            try:
+                told = self._tell({"at": index}, error, timeout=self._timeout)
+            except TimeoutTrap as trap:
+                if trap.everywhere:
+                    raise
+                location = None if index is None else self.program.location(index)
+                raise trap.at(rank=self._peers.rank, instruction=index, location=location) from None
             if any(other["at"] != index for other in told):
                 places = [other["at"] for other in told]
                 raise everywhere(
@@ -179,9 +190,11 @@ class DistributedSession:
             if index is None:
                 return
 
-    def _tell(self, fact: Mapping[str, Any], error: DlaError | None = None) -> list[dict[str, Any]]:
-        """What `Tell` says."""
-        told = [json.loads(message) for message in self._peers.tell(_message(fact, error))]
+    def _tell(
+        self, fact: Mapping[str, Any], error: DlaError | None = None, *, timeout: float | None = None
+    ) -> list[dict[str, Any]]:
+        """What `Tell` says; and raises TimeoutTrap."""
+        told = [json.loads(message) for message in self._peers.tell(_message(fact, error), timeout)]
         errors = [rank for rank, other in enumerate(told) if "error" in other]
         if errors:  # who has waited in vain has waited for somebody
             rank = min(errors, key=lambda rank: told[rank]["category"] == "timeout")

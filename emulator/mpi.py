@@ -12,7 +12,7 @@ import numpy as np
 from dla.emulator import launcher
 from dla.emulator.distributed import MESSAGE_BYTES, Peers
 from dla.isa.dtypes import Array
-from dla.isa.errors import BackendError
+from dla.isa.errors import LONGER, BackendError, TimeoutTrap
 
 
 def started() -> bool:
@@ -33,6 +33,10 @@ def started() -> bool:
         return not launcher.is_first()
 
 
+_TAGS = 2**15
+"""Of messages: as many as any MPI has."""
+_PATIENCE = 0.002
+"""Seconds that a rank waits for others without letting go of its processor."""
 _LAST_WORDS = 0.1
 """Seconds that a launcher needs to pass on what was printed: it drops what it has not when it ends everything."""
 
@@ -73,6 +77,7 @@ class MpiPeers:
     def __init__(self, mpi: Any) -> None:
         self._mpi, self._all = mpi, mpi.COMM_WORLD
         self._communicators: dict[tuple[int, ...], Any] = {}
+        self._told = 0  # times
 
     @property
     def rank(self) -> int:
@@ -91,9 +96,31 @@ class MpiPeers:
         here.Free()
         return tuple(map(int, found))
 
-    def tell(self, message: bytes) -> list[bytes]:
-        told = self.gather(np.frombuffer(message.ljust(MESSAGE_BYTES), np.uint8), range(self.world))
+    def tell(self, message: bytes, timeout: float | None = None) -> list[bytes]:
+        """One by one, so that it is known who is late. Tags count: what comes too late is not taken for the next."""
+        mine = np.frombuffer(message.ljust(MESSAGE_BYTES), np.uint8)
+        told = np.empty((self.world, MESSAGE_BYTES), np.uint8)
+        tag, self._told = self._told % _TAGS, self._told + 1
+        coming = [self._all.Irecv(one, rank, tag) for rank, one in enumerate(told)]
+        going = [self._all.Isend(mine, rank, tag) for rank in range(self.world)]
+        if timeout is None:
+            self._mpi.Request.Waitall(coming)
+        else:
+            self._wait(coming, timeout)
+        self._mpi.Request.Waitall(going)  # short messages: nobody has to take them
         return [one.tobytes().rstrip() for one in told]
+
+    def _wait(self, coming: Sequence[Any], timeout: float) -> None:
+        """Wait for the message of each rank. Raises TimeoutTrap."""
+        began = time.monotonic()
+        while late := [rank for rank, request in enumerate(coming) if not request.Test()]:
+            waited = time.monotonic() - began
+            if waited > timeout:
+                for rank in late:
+                    coming[rank].Cancel()
+                raise TimeoutTrap("timeout", f"waited {timeout:g} s for rank {late[0]}", hint=LONGER)
+            if waited > _PATIENCE:
+                time.sleep(_PATIENCE / 4)
 
     def gather(self, array: Array, ranks: Sequence[int]) -> Array:
         gathered: Array = np.empty((len(ranks), *array.shape), array.dtype)

@@ -157,8 +157,12 @@ class Trap(DlaError):
         )
 
 
+LONGER = "if what it waited for takes so long without hanging, allow more: --timeout SECONDS, or timeout=SECONDS"
+"""The hint of a TimeoutTrap."""
+
+
 class TimeoutTrap(Trap):
-    """A bounded spin ran out: the run was ended instead of hanging."""
+    """A bounded wait ran out: the run was ended instead of hanging."""
 
     exit_code = 5
 

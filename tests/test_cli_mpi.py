@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -90,26 +91,14 @@ def test_each_process_is_a_rank(given: str) -> None:
         assert np.load(f"s.rank{rank}.npz")["runs"] == 2
 
 
-def test_processes_give_what_one_process_gives() -> None:
+@pytest.mark.parametrize("ranks", [4, 8])
+def test_processes_give_what_one_process_gives(ranks: int) -> None:
     """The same random inputs on each rank, the same bits."""
-    done = mpirun(3, "run", "sum.dla", "--random", "7", "--set", "n=2", "-o", "y.npy")
+    args = ("run", "sum.dla", "--random", "7", "--set", "n=2")
+    done = mpirun(ranks, *args, "-o", "y.npy")
     assert done.returncode == 0, done.stderr
     code = "from dla.cli import main; main()"
-    alone = [
-        sys.executable,
-        "-c",
-        code,
-        "run",
-        "sum.dla",
-        "--ranks",
-        "3",
-        "--random",
-        "7",
-        "--set",
-        "n=2",
-        "-o",
-        "all.npy",
-    ]
+    alone = [sys.executable, "-c", code, *args, "--ranks", str(ranks), "-o", "all.npy"]
     subprocess.run(alone, check=True, capture_output=True)
     for rank, expected in enumerate(np.load("all.npy")):
         assert np.load(f"y.rank{rank}.npy").tobytes() == expected.tobytes()
@@ -129,6 +118,33 @@ def test_an_error_of_one_process_does_not_leave_the_others_waiting() -> None:
     done = mpirun(3, "run", "sum.dla", "-i", "x=apart.npy")
     assert done.returncode != 0
     assert "there is no file 'apart.npy', nor 'apart.rank2.npy'" in done.stderr
+
+
+STALLING = """
+import time
+from dla.cli import main
+from dla.emulator.golden.process import GoldenRun
+
+def stall(run):
+    index = advance(run)
+    if run._peers.rank == 1 and index is None:
+        time.sleep(600)
+    return index
+
+advance, GoldenRun.advance = GoldenRun.advance, stall
+def run():
+    main()
+"""
+
+
+def test_a_process_that_stalls_ends_all() -> None:
+    """Others wait for it as long as they are told to, and say for whom they did."""
+    Path("stalling.py").write_text(STALLING)
+    args = ("run", "sum.dla", "--random", "7", "--timeout", "2", "-o", "y.npy")
+    done = mpirun(3, *args, code="import stalling; stalling.run()")
+    assert done.returncode != 0
+    assert re.search(r"trap\[timeout\] on rank [02]: waited 2 s for rank 1\n  help: .*--timeout SECONDS", done.stderr)
+    assert not list(Path().glob("y*.npy"))
 
 
 @pytest.mark.parametrize("given", [{"x": X}, {"x.rank0": X[0], "x.rank1": X[1]}, {"x.rank1": X[1]}])
@@ -211,16 +227,20 @@ def test_fewer_gpus_than_processes() -> None:
     assert "start as many processes on a host as it has GPUs" in done.stderr
 
 
-@pytest.mark.gpu
-@pytest.mark.parametrize("ranks", [2, 4])
-def test_each_process_has_a_real_gpu(ranks: int) -> None:
-    """The bits of golden ranks that accumulate in f32; a trap on one ends all."""
+def _needs_real_gpus(count: int) -> None:
     try:
         nccl.library()
     except BackendError as error:
         pytest.skip(str(error))
-    if build.import_cupy().cuda.runtime.getDeviceCount() < ranks:
-        pytest.skip(f"fewer than {ranks} GPUs")
+    if build.import_cupy().cuda.runtime.getDeviceCount() < count:
+        pytest.skip(f"fewer than {count} GPUs")
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("ranks", [2, 4])
+def test_each_process_has_a_real_gpu(ranks: int) -> None:
+    """The bits of golden ranks that accumulate in f32; a trap on one ends all."""
+    _needs_real_gpus(ranks)
     args = ("run", "sum.dla", "--random", "7", "--set", "n=3", "-o", "y.npy")
     done = mpirun(ranks, *args, "--backend", "gpu", limit=900)
     assert done.returncode == 0, done.stderr
@@ -231,26 +251,36 @@ def test_each_process_has_a_real_gpu(ranks: int) -> None:
     assert done.stderr.count("trap[assert] on rank 1 at instruction 1") == ranks
 
 
-@needs_compiler
-def test_a_process_that_dies_ends_all() -> None:
-    """Between two collectives, without a word: nobody waits for it."""
-    Path("dying.py").write_text(DYING)
-    done = mpirun(3, "run", "sum.dla", "--random", "7", "--backend", "gpu", code="import dying; dying.run()")
-    assert done.returncode != 0
-    assert not list(Path().glob("y*.npy"))
-
-
-DYING = """
+FAILING_AT_A_COLLECTIVE = """
 import os
+import time
+from dla.cli import main
 from dla.emulator.device.process import DeviceRun
 from dla.tests.emulator.device import emulated_process
 
-def die(run, index):
+def fail(run, index):
     if run._rank._peers.rank == 1:
-        os._exit(9)
+        {failure}
     exchange(run, index)
 
-exchange, DeviceRun.exchange = DeviceRun.exchange, die
-def run():
-    emulated_process.run(3)
+exchange, DeviceRun.exchange = DeviceRun.exchange, fail
 """
+FAILURES = {"dies": "os._exit(9)", "stalls": "time.sleep(600)"}
+
+
+@pytest.mark.parametrize("where", [
+    pytest.param("emulated", marks=needs_compiler), pytest.param("real", marks=pytest.mark.gpu),
+])  # fmt: skip
+@pytest.mark.parametrize("how", FAILURES)
+def test_a_process_that_fails_on_a_gpu_ends_all(where: str, how: str) -> None:
+    """Between two collectives, without a word: nobody waits for one that has died, nor for ever for one that stalls."""
+    if where == "real":
+        _needs_real_gpus(2)
+    Path("failing.py").write_text(FAILING_AT_A_COLLECTIVE.format(failure=FAILURES[how]))
+    run = "emulated_process.run(3)" if where == "emulated" else "main()"
+    args = ("run", "sum.dla", "--random", "7", "--backend", "gpu", "--timeout", "2", "-o", "y.npy")
+    done = mpirun(3 if where == "emulated" else 2, *args, code=f"from failing import *; {run}")
+    assert done.returncode != 0
+    if how == "stalls":
+        assert re.search(r"trap\[timeout\] on rank .*: waited 2 s for (other ranks, by NCCL|rank 1)", done.stderr)
+    assert not list(Path().glob("y*.npy"))

@@ -104,7 +104,7 @@ class DeviceMachine:
             raise InputError("the program runs on ranks in processes, and only one can be profiled or tuned")
         peers = mpi.peers()
         world_matches(program, None, peers)
-        return DistributedSession(process.DeviceRank(self, program, peers), peers)
+        return DistributedSession(process.DeviceRank(self, program, peers), peers, self.timeout)
 
     def kernel(self, *, ranked: bool = False) -> build.Kernel:
         """The build for the present GPU; `ranked`: of several ranks. Raises BackendError, InputError."""

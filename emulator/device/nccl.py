@@ -11,8 +11,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from dla.emulator.device.session import LONGER, NOT_READY
-from dla.isa.errors import BackendError, InputError, TimeoutTrap, Trap
+from dla.emulator.device.session import NOT_READY
+from dla.isa.errors import LONGER, BackendError, InputError, TimeoutTrap, Trap
 
 HOW_TO_GET_IT = "pip install nvidia-nccl-cu12 (or cu13, as the CUDA of CuPy)"
 UniqueId = str

@@ -30,14 +30,13 @@ from dla.emulator.result import Probe, Result
 from dla.emulator.trace import Trace
 from dla.isa.descriptor import Dynamic, Segment
 from dla.isa.dtypes import Array
-from dla.isa.errors import InputError, TimeoutTrap, Trap
+from dla.isa.errors import LONGER, InputError, TimeoutTrap, Trap
 from dla.isa.program import Program, Tensor
 
 if TYPE_CHECKING:
     from dla.emulator.device.machine import DeviceMachine
 
 _CATEGORIES = {code: name for name, code in TRAP_CODES.items()}
-LONGER = "if what it waited for takes so long without hanging, allow more: --timeout SECONDS, or timeout=SECONDS"
 MOST_PLANS, MOST_PLAN_BYTES = 32, 2**29
 """That a session keeps, of the last runs: their number, and about how much memory they take on the GPU."""
 NOT_READY = 600

@@ -52,7 +52,7 @@ class GoldenMachine:
             peers = mpi.peers()
             world_matches(program, None, peers)
             session = GoldenSession(self, program, peers.rank, peers.world)
-            return DistributedSession(GoldenRank(session, peers), peers)
+            return DistributedSession(GoldenRank(session, peers), peers, self.timeout)
         ranks = world_of(program, self.ranks)
         if ranks > MOST_RANKS:
             raise InputError(f"the golden machine runs at most {MOST_RANKS} ranks, and these are {ranks}")

@@ -51,8 +51,8 @@ class ThreadPeers:
         self.rank, self.world, self.neighbours = rank, world, tuple(range(world))
         self._meetings, self._lock = meetings, lock
 
-    def tell(self, message: bytes) -> list[bytes]:
-        """As MPI would: to all, of limited size."""
+    def tell(self, message: bytes, timeout: float | None = None) -> list[bytes]:
+        """As MPI would: to all, of limited size; no thread is late."""
         assert len(message) <= MESSAGE_BYTES
         found = self._at(range(self.world)).exchange(self.rank, message)
         return [found[rank] for rank in range(self.world)]
