@@ -18,17 +18,15 @@ DEV bool holds_all(const Tensor& t) {
 }
 
 struct DirectPost : Post {
-    static constexpr u32 CHUNKS = 4;  // of 16 bytes, that are on their way to a thread at the same time
-    static constexpr u32 TURN = CHUNKS * WORKER_THREADS;
+    static constexpr u32 UNDER_WAY = 8;  // chunks of 16 bytes that come to a thread at the same time, from all members alike
+    static constexpr u32 COPIED = 4;     // and those that it moves without folding
 
     u64 its_x, its_out;    // of member `lane`
-    const u32 mine;        // which member this rank is
     const u64 part_bytes;  // of what each rank brings to another
 
     // Who folds needs all of x and out. Else members write to each other, and those that are written to say where.
     DEV DirectPost(const Work& work, const Block& b, u32 what)
         : Post(work, b, what, Party(work).sources(), Party(work).targets()),
-          mine(__ffs(__ballot_sync(0xffffffffu, lane < party.count() && other == me)) - 1),
           part_bytes(static_cast<u64>(part_of(work, what)) * x().item_bytes) {}
 
     // Tells the others where x and out lie, and hears the same from them. False if the run is over, or for this warp so.
@@ -38,14 +36,18 @@ struct DirectPost : Post {
         if (sends && is_first_warp()) {
             fence_everywhere();  // what this block has waited for, others may rely on
             const uint4 both = make_uint4(static_cast<u32>(its_x), static_cast<u32>(its_x >> 32), static_cast<u32>(its_out), static_cast<u32>(its_out >> 32));
-            write_card(card_there(other, sent), sent + 1, both);
+            InPairs::write(card_there(other, sent), sent + 1, both);
         }
         if (sends) sent += 1;
         if (gets) {
-            const uint4 both = read_card(card_here(other, taken), taken + 1, other);
+            const uint4* const from = card_here(other, taken);
+            const Awaited awaited[1] = {{from, taken + 1, other}};
+            uint4 come[1][InPairs::PACKETS] = {};
+            read_cards<InPairs>(awaited, InPairs::PACKETS, come);
+            const uint4 both = InPairs::chunk(come[0]);
             its_x = static_cast<u64>(both.y) << 32 | both.x;
             its_out = static_cast<u64>(both.w) << 32 | both.z;
-            fence_everywhere();
+            load_acquire_everywhere(&from->w);  // its number; a fence would wait for the cards that this rank has sent
         }
         __syncwarp();  // all lanes read and write where one of them has heard that they may
         return __all_sync(0xffffffffu, its_x != 0 && holds_all(x()) && holds_all(out()));
@@ -65,65 +67,76 @@ struct DirectPost : Post {
     DEV uint4* out_of(u32 member, u64 offset) const { return reinterpret_cast<uint4*>(__shfl_sync(0xffffffffu, its_out, member) + offset); }
 
     // This block's share of chunks [begin, end): calls act(first, end) for a turn of all threads.
-    template <class Act> DEV void walk(u32 begin, u32 end, u32 tile, Act act) const {
+    template <u32 CHUNKS, class Act> DEV void walk(u32 begin, u32 end, u32 tile, Act act) const {
         const u32 all = end - begin, share = ((all + gridDim.x - 1) / gridDim.x + WARP - 1) / WARP * WARP;
         const u32 first = begin + min(all, tile * share), last = min(end, first + share);
 #pragma unroll 1
-        for (u32 turn = first; turn < last; turn += TURN) act(turn + block.thread(), last);
+        for (u32 turn = first; turn < last; turn += CHUNKS * WORKER_THREADS) act(turn + block.thread(), last);
     }
     DEV void fold(u32 tile, u32 sub) const {
+        if (party.count() <= 2) fold_of<2>(tile, sub);
+        else if (party.count() <= 4) fold_of<4>(tile, sub);
+        else fold_of<8>(tile, sub);
+    }
+    // Of so many members at most.
+    template <u32 MOST> DEV void fold_of(u32 tile, u32 sub) const {
+        constexpr u32 CHUNKS = UNDER_WAY / MOST;
         const u32 members = party.count(), chunks = static_cast<u32>(part_bytes / VECTOR_BYTES);
         const bool to_all = !(kind & X_IN_PARTS);
         const u32 piece = to_all ? (chunks + members - 1) / members : chunks, begin = to_all ? min(chunks, mine * piece) : 0;
         const u64 from = to_all ? 0 : mine * part_bytes;
         const Fold all{out().dtype, sub};
-        walk(begin, min(chunks, begin + piece), tile, [&](u32 first, u32 end) {
-            f32 sums[CHUNKS][VECTOR] = {};
-#pragma unroll 1
-            for (u32 m = 0; m < members; ++m) {
+        walk<CHUNKS>(begin, min(chunks, begin + piece), tile, [&](u32 first, u32 end) {
+            uint4 brought[MOST][CHUNKS] = {};
+#pragma unroll
+            for (u32 m = 0; m < MOST; ++m) {
+                if (m >= members) break;
                 const uint4* const theirs = x_of(m, from);
-                uint4 brought[CHUNKS] = {};
 #pragma unroll
                 for (u32 k = 0; k < CHUNKS; ++k)
-                    if (first + k * WORKER_THREADS < end) brought[k] = __ldcg(theirs + first + k * WORKER_THREADS);
+                    if (first + k * WORKER_THREADS < end) brought[m][k] = __ldcg(theirs + first + k * WORKER_THREADS);
+            }
+            f32 sums[CHUNKS][VECTOR] = {};
+#pragma unroll
+            for (u32 m = 0; m < MOST; ++m) {
+                if (m >= members) break;
 #pragma unroll
                 for (u32 k = 0; k < CHUNKS; ++k) {
-                    if (m == 0) all.begin(sums[k], brought[k]);
-                    else all.add(sums[k], brought[k]);
+                    if (m == 0) all.begin(sums[k], brought[m][k]);
+                    else all.add(sums[k], brought[m][k]);
                 }
             }
             uint4 result[CHUNKS];
 #pragma unroll
             for (u32 k = 0; k < CHUNKS; ++k) result[k] = all.end(sums[k], members);
 #pragma unroll 1
-            for (u32 m = 0; m < members; ++m) {
-                if (!to_all && m != mine) continue;
-                uint4* const theirs = out_of(m, 0);
+            for (u32 n = to_all ? 1 : members; n <= members; ++n) {
+                uint4* const theirs = out_of(behind(n), 0);
 #pragma unroll
                 for (u32 k = 0; k < CHUNKS; ++k)
                     if (first + k * WORKER_THREADS < end) theirs[first + k * WORKER_THREADS] = result[k];
             }
         });
     }
-    // Each begins with the member behind itself, so that not all write to one. From nobody come zeros.
+    // From nobody come zeros.
     DEV void put(u32 tile) const {
         const u32 members = party.count(), chunks = static_cast<u32>(part_bytes / VECTOR_BYTES);
 #pragma unroll 1
-        for (u32 i = 1; i <= members; ++i) {
-            const u32 m = (mine + i) % members;
+        for (u32 n = 1; n <= members; ++n) {
+            const u32 m = behind(n);
             if (party.targets() >> m & 1) copy(x_of(mine, kind & X_IN_PARTS ? m * part_bytes : 0), out_of(m, kind & OUT_IN_PARTS ? mine * part_bytes : 0), chunks, tile);
         }
         if (party.sources() == 0) copy(nullptr, out_of(mine, 0), chunks, tile);
     }
     DEV void copy(const uint4* from, uint4* to, u32 chunks, u32 tile) const {
         if (from == to) return;
-        walk(0, chunks, tile, [&](u32 first, u32 end) {
-            uint4 v[CHUNKS] = {};
+        walk<COPIED>(0, chunks, tile, [&](u32 first, u32 end) {
+            uint4 v[COPIED] = {};
 #pragma unroll
-            for (u32 k = 0; k < CHUNKS; ++k)
+            for (u32 k = 0; k < COPIED; ++k)
                 if (from && first + k * WORKER_THREADS < end) v[k] = __ldcg(from + first + k * WORKER_THREADS);
 #pragma unroll
-            for (u32 k = 0; k < CHUNKS; ++k)
+            for (u32 k = 0; k < COPIED; ++k)
                 if (first + k * WORKER_THREADS < end) to[first + k * WORKER_THREADS] = v[k];
         });
     }

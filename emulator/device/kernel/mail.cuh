@@ -3,14 +3,15 @@
 // to nobody else. All ranks have the same plan, so what a block has to do is the same block's everywhere, and blocks execute
 // collectives in program order: the n-th card from a rank's block belongs to the n-th exchange with it, and needs no name.
 //
-// A card is 8 KB at most: between each two of its words is its number, and eight bytes are written as one. So the reader sees of
-// each word whether it is there, and the writer need not wait for what it wrote to be there before it says so, which takes as long
-// as the way itself. (NCCL's protocol LL does the same.) What is small goes on cards (cards.cuh). Of what is large, cards say where
-// it lies, and the ranks reach into each other's memory (direct.cuh).
+// A card is 12 KB at most, in packets of 16 bytes. What is written as one comes with the card's number: two words, one of which is the
+// number, or four of which it is the last. So the reader sees of each packet whether it is there, and the writer need not wait for what
+// it wrote to be there before it says so, which takes as long as the way itself. (NCCL's protocol LL does the same with two words.) What
+// is small goes on cards (cards.cuh). Of what is large, cards say where it lies, and the ranks reach into each other's memory (direct.cuh).
 //
 // A channel counts cards, as a ring of shared memory does its stages: the sender waits until the place is free, and fills it; the
-// receiver waits for the number, reads, and says that one more was taken. What both have said in a launch that ended, they agree on
-// in the next one.
+// receiver waits for the number, reads, and says that one more was taken: in its next exchange with that rank, while it waits for that
+// one's card anyway. Said at once, it would still be on its way when the block says that it is done, and a release waits for that. What
+// both have said in a launch that ended, they agree on in the next one.
 #pragma once
 #include "vectors.cuh"
 #include "views.cuh"
@@ -32,10 +33,27 @@ DEV i64 part_of(const Work& w, u32 kind) {
     return kind & X_IN_PARTS ? x.elements() / Party(w).count() : x.elements();
 }
 
-// Chunks of 16 bytes, so many for each thread. The first halves of all of them, with the numbers, lie together, and behind them the
-// second halves: a warp writes whole lines.
-constexpr u32 CHUNKS_OF_ONE = 2, CARD_CHUNKS = CHUNKS_OF_ONE * WORKER_THREADS, CARD_BYTES = CARD_CHUNKS * VECTOR_BYTES;
-static_assert(CARD_PLACE_BYTES == 2 * CARD_BYTES, "with the numbers");
+// The first packets of all threads lie together, and behind them the second ones, and so on: a warp writes whole lines.
+constexpr u32 CARD_PACKETS = CARD_PLACE_BYTES / sizeof(uint4), MOST_PACKETS = CARD_PACKETS / WORKER_THREADS;
+
+// Some bytes of x, in one or more packets: four words in two packets of pairs, or three words in a whole one, of which links carry less.
+struct InPairs {
+    static constexpr u32 BYTES = 16, PACKETS = 2;
+    static DEV void write(uint4* to, u32 number, uint4 v) {
+        store_relaxed_everywhere(to, make_uint4(v.x, number, v.y, number));
+        store_relaxed_everywhere(to + WORKER_THREADS, make_uint4(v.z, number, v.w, number));
+    }
+    static DEV uint4 load(const uint4* packet) { return load_relaxed_everywhere(packet); }
+    static DEV bool is_there(uint4 packet, u32 number) { return packet.y == number && packet.w == number; }
+    static DEV uint4 chunk(const uint4* packets) { return make_uint4(packets[0].x, packets[0].z, packets[1].x, packets[1].z); }
+};
+struct AsWhole {
+    static constexpr u32 BYTES = 12, PACKETS = 1;
+    static DEV void write(uint4* to, u32 number, uint4 v) { store_whole_everywhere(to, make_uint4(v.x, v.y, v.z, number)); }
+    static DEV uint4 load(const uint4* packet) { return load_whole_everywhere(packet); }
+    static DEV bool is_there(uint4 packet, u32 number) { return packet.w == number; }
+    static DEV uint4 chunk(const uint4* packets) { return packets[0]; }
+};
 
 static_assert(sizeof(Channel) == sizeof(uint4), "read at once");
 // This block's channel in the mail of a rank: what it and the rank `with` say to each other there.
@@ -56,19 +74,41 @@ template <class Done> DEV bool wait_for_rank(u32 rank, Done done) {
 DEV_CALL void wait_for_count(const u32* count, u32 least, u32 rank) {
     wait_for_rank(rank, [&] { return static_cast<i32>(load_acquire_everywhere(count) - least) >= 0; });
 }
-// The chunk of a card that is at `from`, once it is there; zeros if the run is over.
-DEV_CALL uint4 read_card(const uint4* from, u32 number, u32 rank) {
-    uint4 low = {}, high = {};
-    const bool ok = wait_for_rank(rank, [&] {
-        low = load_relaxed_everywhere(from);
-        high = load_relaxed_everywhere(from + CARD_CHUNKS);
-        return low.y == number && low.w == number && high.y == number && high.w == number;
-    });
-    return ok ? make_uint4(low.x, low.z, high.x, high.z) : make_uint4(0, 0, 0, 0);
-}
-DEV void write_card(uint4* to, u32 number, uint4 v) {
-    store_relaxed_everywhere(to, make_uint4(v.x, number, v.y, number));
-    store_relaxed_everywhere(to + CARD_CHUNKS, make_uint4(v.z, number, v.w, number));
+// A thread's part of a card that is to come: where its first packet will be, with which number, and from which rank.
+struct Awaited {
+    const uint4* from = nullptr;  // none: nothing comes
+    u32 number = 0, rank = 0;
+};
+// The first `packets` packets of all of them, once they are there; zeros if the run is over. Others stay as they are.
+template <class Chunk, u32 N, u32 PACKETS> DEV void read_cards(const Awaited (&awaited)[N], u32 packets, uint4 (&v)[N][PACKETS]) {
+    u32 late = 0;
+    const Launch* launch = shared_state().launch;
+    const bool ok = spin(launch, [&] {
+        bool all = true;
+#pragma unroll
+        for (u32 n = 0; n < N; ++n) {
+#pragma unroll
+            for (u32 p = 0; p < PACKETS; ++p)
+                if (awaited[n].from && p < packets) v[n][p] = Chunk::load(awaited[n].from + p * WORKER_THREADS);
+        }
+#pragma unroll
+        for (u32 n = 0; n < N; ++n) {
+            bool there = true;
+#pragma unroll
+            for (u32 p = 0; p < PACKETS; ++p) there &= p >= packets || Chunk::is_there(v[n][p], awaited[n].number);
+            if (!awaited[n].from || there) continue;
+            all = false;
+            late = awaited[n].rank;
+        }
+        return all;
+    }, [&] { raise(launch, TRAP_TIMEOUT, present_instruction(), WAITED_FOR_RANK, late); });
+    if (ok) return;
+    stop(shared_state());
+#pragma unroll
+    for (u32 n = 0; n < N; ++n) {
+#pragma unroll
+        for (u32 p = 0; p < PACKETS; ++p) v[n][p] = make_uint4(0, 0, 0, 0);
+    }
 }
 
 // One block's part in a collective. If the run ends meanwhile, what is sent and stored is of no use to anybody, and nobody looks
@@ -80,6 +120,7 @@ struct Post {
     const u32 kind, world, me, lane;
     const Mailbox* boxes;
     char* const mail;
+    u32 mine;          // which member this rank is
     u32 other;         // rank of member `lane`: each lane of a warp knows about one:
     bool sends, gets;  // whether it gets cards, and whether they come from it,
     u32 sent, taken;   // how many so far,
@@ -90,6 +131,7 @@ struct Post {
         : w(work), block(b), party(work), kind(what), world(b.launch()->world), me(b.launch()->rank), lane(b.lane()),
           boxes(b.launch()->mailboxes), mail(boxes[me].mail) {
         other = lane < party.count() ? party.rank(lane) : me;
+        mine = __ffs(__ballot_sync(0xffffffffu, lane < party.count() && other == me)) - 1;
         sends = other != me && targets >> lane & 1;
         gets = other != me && sources >> lane & 1;
         // Said in earlier works, and so known before this one may begin.
@@ -108,6 +150,9 @@ struct Post {
     DEV uint4* card_there(u32 rank, u32 card) const { return card_in(boxes[rank].mail, world, me, card); }
     DEV uint4* card_here(u32 rank, u32 card) const { return card_in(mail, world, rank, card); }
     DEV u32* taken_there() const { return &channel_in(boxes[other].mail, world, me).taken_there; }
+
+    // The n-th member behind this one; n up to their number, which is this one itself. Each begins there, so that not all write to one.
+    DEV u32 behind(u32 n) const { return mine + n < party.count() ? mine + n : mine + n - party.count(); }
 
     DEV bool begin() const {
         wait_for_room();

@@ -69,6 +69,18 @@ DEV uint4 load_relaxed_everywhere(const uint4* p) {
 DEV void store_relaxed_everywhere(uint4* p, uint4 v) {
     asm volatile("st.relaxed.sys.global.v4.u32 [%0], {%1, %2, %3, %4};" ::"l"(p), "r"(v.x), "r"(v.y), "r"(v.z), "r"(v.w) : "memory");
 }
+// All 16 bytes at once: whoever sees some of what was stored sees all of it; a vector's elements are accesses of their own. All of what is
+// loaded has to be used somewhere: where some words never are, ptxas (13.0) loads the others one by one.
+DEV uint4 load_whole_everywhere(const uint4* p) {
+    uint4 v;
+    asm volatile("{ .reg .b128 all; .reg .b64 low, high; ld.relaxed.sys.global.b128 all, [%4]; mov.b128 {low, high}, all;\n"
+                 "mov.b64 {%0, %1}, low; mov.b64 {%2, %3}, high; }" : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w) : "l"(p) : "memory");
+    return v;
+}
+DEV void store_whole_everywhere(uint4* p, uint4 v) {
+    asm volatile("{ .reg .b128 all; .reg .b64 low, high; mov.b64 low, {%1, %2}; mov.b64 high, {%3, %4};\n"
+                 "mov.b128 all, {low, high}; st.relaxed.sys.global.b128 [%0], all; }" ::"l"(p), "r"(v.x), "r"(v.y), "r"(v.z), "r"(v.w) : "memory");
+}
 DEV void store_relaxed_everywhere(u32* p, u32 v) { asm volatile("st.relaxed.sys.global.u32 [%0], %1;" ::"l"(p), "r"(v) : "memory"); }
 // 8 or 16 bytes; others see each word of them as soon as it is there, for itself.
 DEV uint2 load_relaxed_8(const f32* p) {

@@ -40,6 +40,13 @@ inline void store_relaxed_everywhere(uint4* p, uint4 v) {
     *p = v;
     ++progress_;
 }
+// Here all four do.
+inline uint4 load_whole_everywhere(const uint4* p) { return yielded(p, "another rank"); }
+inline void store_whole_everywhere(uint4* p, uint4 v) {
+    yield_("others");
+    *p = v;
+    ++progress_;
+}
 inline void store_relaxed_everywhere(u32* p, u32 v) { *p = v; ++progress_; }
 inline uint2 load_relaxed_8(const f32* p) { yield_("numbers"); return *reinterpret_cast<const uint2*>(p); }
 inline void store_relaxed_8(f32* p, uint2 v) { *reinterpret_cast<uint2*>(p) = v; ++progress_; }
