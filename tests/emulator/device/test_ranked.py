@@ -226,7 +226,8 @@ def test_a_rank_that_traps_ends_all(load):
 def test_planted_faults(load, kind, world, rank):
     """Before a collective or between two: the error names the rank, no state changes, the next run is right."""
     fault = FAULTS.get(kind, Fault("NOP", 0, 0, "timeout"))
-    session = load(planted_faults.program(fault.code, world, first=(world + rank) % 2 == 0), timeout=0.2)
+    program = planted_faults.program(fault.code, world, first=(world + rank) % 2 == 0)
+    session = load(program, timeout=0.2 if load.emulated else 1)
     x = np.arange(4 * world, dtype=np.int32).reshape(world, 4)
     k = np.full((world, 1), fault.fine, np.int32)
     k[rank] = fault.wrong
