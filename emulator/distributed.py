@@ -18,7 +18,7 @@ from dla.emulator.result import Result
 from dla.isa.descriptor import Segment
 from dla.isa.dtypes import Array
 from dla.isa.encoding import encode
-from dla.isa.errors import TRAP_CATEGORIES, BackendError, DlaError, InputError, TimeoutTrap, Trap
+from dla.isa.errors import LONGER, TRAP_CATEGORIES, BackendError, DlaError, InputError, TimeoutTrap, Trap
 from dla.isa.program import Program
 
 MESSAGE_BYTES = 1024
@@ -45,10 +45,10 @@ class Peers(Protocol):
         """The ranks on this host, this one among them, in ascending order."""
         ...
 
-    def tell(self, message: bytes, timeout: float | None = None) -> list[bytes]:
+    def tell(self, message: bytes, timeout: float | None = None) -> list[bytes | None]:
         """Tell all ranks `message`, of at most MESSAGE_BYTES; what each of them tells, in order.
 
-        Raises TimeoutTrap, naming a rank that has told nothing in `timeout` seconds; None: it may take any time.
+        None stands for a rank that has told nothing in `timeout` seconds, where that is given.
         """
         ...
 
@@ -121,12 +121,14 @@ class DistributedSession:
     An input with a leading axis of all ranks is divided, one without it is this rank's; results have this rank's
     tensors alone. What goes wrong on one rank is an error on all: `run` raises it everywhere, and no state changes.
     `timeout` is how many seconds a rank waits for the others at a collective, None: as long as they take. That they
-    begin a run may take any time: they may have to compile.
+    begin a run may take any time: they may have to compile. Who has waited in vain raises a TimeoutTrap, there alone;
+    ranks no longer know where others are, and this session does not run again.
     """
 
     def __init__(self, session: RankSession, peers: Peers, timeout: float | None = None) -> None:
         self.program = session.program
         self._session, self._peers, self._timeout = session, peers, timeout
+        self._parted = False
 
     @property
     def state(self) -> Mapping[str, Array]:
@@ -138,7 +140,12 @@ class DistributedSession:
         self._session.set_state(split(self.program, Segment.STATE, values, self._peers.world)[self._peers.rank])
 
     def run(self, inputs: Mapping[str, Any], dims: Mapping[str, int] | None = None) -> Result:
-        """Run to HALT. Raises InputError and BackendError before the run, Trap during it, on all ranks alike."""
+        """Run to HALT. Raises InputError and BackendError before the run, Trap during it, on all ranks alike.
+
+        After a time-out of this rank alone: BackendError.
+        """
+        if self._parted:
+            raise BackendError("the ranks have lost each other in a run before", hint="start all processes again")
         error: DlaError | None = None
         try:
             mine = split(self.program, Segment.INPUT, inputs, self._peers.world)[self._peers.rank]
@@ -175,13 +182,7 @@ class DistributedSession:
                 index = run.advance()
             except DlaError as problem:
                 error = problem
-            try:
-                told = self._tell({"at": index}, error, timeout=self._timeout)
-            except TimeoutTrap as trap:
-                if trap.everywhere:
-                    raise
-                location = None if index is None else self.program.location(index)
-                raise trap.at(rank=self._peers.rank, instruction=index, location=location) from None
+            told = self._tell({"at": index}, error, timeout=self._timeout)
             if any(other["at"] != index for other in told):
                 places = [other["at"] for other in told]
                 raise everywhere(
@@ -193,13 +194,23 @@ class DistributedSession:
     def _tell(
         self, fact: Mapping[str, Any], error: DlaError | None = None, *, timeout: float | None = None
     ) -> list[dict[str, Any]]:
-        """What `Tell` says; and raises TimeoutTrap."""
-        told = [json.loads(message) for message in self._peers.tell(_message(fact, error), timeout)]
+        """What `Tell` says; and raises TimeoutTrap where a rank has told nothing, and no other one an error."""
+        messages = self._peers.tell(_message(fact, error), timeout)
+        told = [{} if message is None else json.loads(message) for message in messages]
         errors = [rank for rank, other in enumerate(told) if "error" in other]
+        late = [rank for rank, message in enumerate(messages) if message is None]
+        self._parted |= bool(late)
+        if late and not errors:
+            index = fact.get("at")
+            raise TimeoutTrap(
+                "timeout", f"waited {timeout:g} s for rank {late[0]}", rank=self._peers.rank, hint=LONGER,
+                instruction=index, location=None if index is None else self.program.location(index),
+            )  # fmt: skip
         if errors:  # who has waited in vain has waited for somebody
             rank = min(errors, key=lambda rank: told[rank]["category"] == "timeout")
             hint = error.hint if error is not None and rank == self._peers.rank else None
-            raise everywhere(self._error(rank, told[rank], hint))
+            found = self._error(rank, told[rank], hint)
+            raise found if late else everywhere(found)  # a rank that is late has not heard of it
         return told
 
     def _error(self, rank: int, told: Mapping[str, Any], hint: str | None) -> DlaError:

@@ -12,7 +12,7 @@ import numpy as np
 from dla.emulator import launcher
 from dla.emulator.distributed import MESSAGE_BYTES, Peers
 from dla.isa.dtypes import Array
-from dla.isa.errors import LONGER, BackendError, TimeoutTrap
+from dla.isa.errors import BackendError
 
 
 def started() -> bool:
@@ -78,6 +78,7 @@ class MpiPeers:
         self._mpi, self._all = mpi, mpi.COMM_WORLD
         self._communicators: dict[tuple[int, ...], Any] = {}
         self._told = 0  # times
+        self._under_way: list[Any] = []  # messages, for which nobody waits any longer
 
     @property
     def rank(self) -> int:
@@ -96,31 +97,36 @@ class MpiPeers:
         here.Free()
         return tuple(map(int, found))
 
-    def tell(self, message: bytes, timeout: float | None = None) -> list[bytes]:
+    def tell(self, message: bytes, timeout: float | None = None) -> list[bytes | None]:
         """One by one, so that it is known who is late. Tags count: what comes too late is not taken for the next."""
         mine = np.frombuffer(message.ljust(MESSAGE_BYTES), np.uint8)
         told = np.empty((self.world, MESSAGE_BYTES), np.uint8)
         tag, self._told = self._told % _TAGS, self._told + 1
         coming = [self._all.Irecv(one, rank, tag) for rank, one in enumerate(told)]
         going = [self._all.Isend(mine, rank, tag) for rank in range(self.world)]
+        late = self._wait(coming, timeout)
+        if late:
+            self._under_way.append((mine, going))  # to who is late
+        else:
+            self._mpi.Request.Waitall(going)
+        return [None if rank in late else one.tobytes().rstrip() for rank, one in enumerate(told)]
+
+    def _wait(self, coming: Sequence[Any], timeout: float | None) -> list[int]:
+        """Wait for the message of each rank. Those whose has not come."""
         if timeout is None:
             self._mpi.Request.Waitall(coming)
-        else:
-            self._wait(coming, timeout)
-        self._mpi.Request.Waitall(going)  # short messages: nobody has to take them
-        return [one.tobytes().rstrip() for one in told]
-
-    def _wait(self, coming: Sequence[Any], timeout: float) -> None:
-        """Wait for the message of each rank. Raises TimeoutTrap."""
+            return []
         began = time.monotonic()
         while late := [rank for rank, request in enumerate(coming) if not request.Test()]:
             waited = time.monotonic() - began
             if waited > timeout:
                 for rank in late:
                     coming[rank].Cancel()
-                raise TimeoutTrap("timeout", f"waited {timeout:g} s for rank {late[0]}", hint=LONGER)
+                    coming[rank].Wait()
+                break
             if waited > _PATIENCE:
                 time.sleep(_PATIENCE / 4)
+        return late
 
     def gather(self, array: Array, ranks: Sequence[int]) -> Array:
         gathered: Array = np.empty((len(ranks), *array.shape), array.dtype)

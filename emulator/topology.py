@@ -9,6 +9,7 @@ from typing import Any
 
 from dla.emulator.device.build import import_cupy
 from dla.emulator.device.peer_access import let_reach_each_other
+from dla.isa.errors import BackendError
 
 COPY_BYTES = 2**28
 ROUNDS = 5
@@ -46,7 +47,10 @@ def _links(cupy: Any) -> Iterator[Link]:
         for target in range(count):
             reaches = source == target or bool(runtime.deviceCanAccessPeer(source, target))
             if reaches and source != target:
-                let_reach_each_other(cupy, (source, target))  # as ranks do; else the copy goes through the host
+                try:
+                    let_reach_each_other(cupy, (source, target))  # as ranks do; else the copy goes through the host
+                except BackendError:
+                    reaches = False
             yield Link(source, target, reaches, _bandwidth(cupy, source, target))
 
 

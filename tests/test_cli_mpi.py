@@ -265,7 +265,7 @@ def fail(run):
 
 advance, DeviceRun.advance = DeviceRun.advance, fail
 """
-FAILURES = {"dies": "os._exit(9)", "stalls": "time.sleep(600)"}
+FAILURES = {"dies": "os.write(2, b'I die'), os._exit(9)", "stalls": "time.sleep(600)"}
 
 
 @pytest.mark.parametrize("where", [
@@ -281,6 +281,8 @@ def test_a_process_that_fails_on_a_gpu_ends_all(where: str, how: str) -> None:
     args = ("run", "sum.dla", "--random", "7", "--backend", "gpu", "--timeout", "2", "-o", "y.npy")
     done = mpirun(3 if where == "emulated" else 2, *args, code=f"from failing import *; {run}")
     assert done.returncode != 0
-    if how == "stalls":
+    if how == "dies":
+        assert "I die" in done.stderr
+    else:
         assert re.search(r"trap\[timeout\] on rank [02] at instruction 0 .*: waited 2 s for rank 1", done.stderr)
     assert not list(Path().glob("y*.npy"))

@@ -24,7 +24,7 @@ def transport_between(cupy: Any, gpus: Sequence[int]) -> Transport:
 
 
 def let_reach_each_other(cupy: Any, gpus: Sequence[int]) -> None:
-    """Let each of `gpus` read and write the memory of all others. Raises BackendError where one cannot."""
+    """Let each of `gpus` read and write the memory of all others. Raises BackendError where one may not."""
     runtime = cupy.cuda.runtime
     for gpu, other in permutations(gpus, 2):
         if not runtime.deviceCanAccessPeer(gpu, other):
@@ -35,4 +35,6 @@ def let_reach_each_other(cupy: Any, gpus: Sequence[int]) -> None:
                 runtime.deviceEnablePeerAccess(other)
             except runtime.CUDARuntimeError as error:
                 if error.status != _ALREADY_ENABLED:
-                    raise
+                    raise BackendError(
+                        f"GPU {gpu} does not get access to the memory of GPU {other}: {error}"
+                    ) from error

@@ -128,7 +128,7 @@ def missing_somewhere(peers: Peers, missing: str | None) -> str | None:
             fact |= _place(build.import_cupy(), peers)
         except BackendError as error:
             fact["missing"] = error.message
-    told = [json.loads(message) for message in peers.tell(json.dumps(fact).encode())]
+    told = [json.loads(message or b"") for message in peers.tell(json.dumps(fact).encode())]  # of all: no time-out
     return next((other["missing"] for other in told if other["missing"] is not None), None) or _shared(told)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 import threading
 from collections.abc import Callable, Sequence
@@ -51,7 +52,7 @@ class ThreadPeers:
         self.rank, self.world, self.neighbours = rank, world, tuple(range(world))
         self._meetings, self._lock = meetings, lock
 
-    def tell(self, message: bytes, timeout: float | None = None) -> list[bytes]:
+    def tell(self, message: bytes, timeout: float | None = None) -> list[bytes | None]:
         """As MPI would: to all, of limited size; no thread is late."""
         assert len(message) <= MESSAGE_BYTES
         found = self._at(range(self.world)).exchange(self.rank, message)
@@ -246,6 +247,53 @@ def test_a_time_limit_on_one_rank_is_one_on_all() -> None:
     program = assemble(".output y : i32[]\nmain:\n    LOOP s0, 1000000\n    FILL y, s0\n    ENDLOOP\n    HALT\n")
     errors = together(program, 2, lambda session, rank: session.run({}), timeout=0.02)
     assert [type(error) for error in errors] == [TimeoutTrap] * 2
+
+
+class OneIsLate:
+    """`Peers` of rank 0 of three. After the first meeting, rank 1 says nothing, and rank 2 what the test has for it."""
+
+    rank, world, neighbours = 0, 3, (0, 1, 2)
+
+    def __init__(self, other: bytes | None) -> None:
+        self.other, self.told = other, 0
+
+    def tell(self, message: bytes, timeout: float | None = None) -> list[bytes | None]:
+        """No time passes."""
+        self.told += 1
+        return [message] * 3 if self.told == 1 else [message, None, self.other or message]
+
+    def gather(self, array: Array, ranks: Sequence[int]) -> Array:
+        """Not reached."""
+        raise AssertionError(ranks)
+
+    def abort(self, code: int) -> None:
+        """Never called by a session."""
+        raise AssertionError(code)
+
+
+INDEX = {"error": "no", "category": "index", "instruction": 1}
+
+
+@pytest.mark.parametrize(("k", "other", "message", "code"), [
+    (0, None, "trap[timeout] on rank 0 at instruction 3 (<string>:8): waited 2 s for rank 1", 5),
+    (1, None, "trap[assert] on rank 0 at instruction 2 (<string>:7): assertion failed, code 7", 4),
+    (0, INDEX, "trap[index] on rank 2 at instruction 1 (<string>:6): no", 4),
+])  # fmt: skip
+def test_a_rank_that_is_late(k: int, other: dict[str, Any] | None, message: str, code: int) -> None:
+    """It is a time-out, unless this rank or another has an error to tell; after it, ranks are not to be trusted."""
+    program = assemble(
+        ".input k : i32[1]\n.input x : f32[2]\n.output y : f32[2]\nmain:\n    LOADS s0, k[0]\n    CMP.eq p0, s0, 0\n"
+        "    ASSERT p0, code=7\n    ALLREDUCE.sum y, x\n    HALT\n"
+    )
+    peers = OneIsLate(None if other is None else json.dumps(other).encode())
+    session = DistributedSession(golden_rank(program, peers), peers, timeout=2)
+    given = {"k": np.array([k], np.int32), "x": np.ones(2, np.float32)}
+    with pytest.raises(Trap) as caught:
+        session.run(given)
+    assert str(caught.value).partition("\n")[0] == message
+    assert (caught.value.exit_code, caught.value.everywhere) == (code, False)
+    with pytest.raises(BackendError, match="lost each other"):
+        session.run(given)
 
 
 def test_long_messages_are_cut() -> None:

@@ -119,6 +119,19 @@ def test_more_than_a_card_for_each_block(load, operation, whole, in_place, dtype
                 assert_same(here["y"], there["y"])
 
 
+@pytest.mark.parametrize("dtype", ["i64", "u8"])
+@pytest.mark.parametrize("operation", ["ALLGATHER", "ALLTOALL", "BROADCAST", "PERMUTE"])
+def test_elements_of_other_sizes(load, operation, dtype):
+    """What is only moved may be of any type: a few elements, more than a card holds, and all between."""
+    kind, rng = BY_TEXT[dtype], np.random.default_rng(0)
+    for elements in (3, 1030, 5003, 120_007):
+        program = assemble(text(operation, [[0, 1, 2]], [[0, 1], [1, 0]], 0, dtype, (elements,), in_place=False))
+        parts = (3,) if operation == "ALLTOALL" else ()
+        x = rng.integers(0, 200, (3, *parts, elements)).astype(kind.numpy)
+        got, wanted = load(program).run({"x": x}), golden(program).run({"x": x})
+        np.testing.assert_array_equal(got["y"], wanted["y"])
+
+
 VIEWS = """
 .world 2
 .input  x : {dtype}[2, {rows}, 41]
