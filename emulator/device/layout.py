@@ -69,7 +69,7 @@ CONSTANTS: dict[str, tuple[int, str]] = {
     "CLAIMS_AT": (CLAIMS_AT, "the number of a handler's detail that the plan gives: where its shares are claimed"),
     "PARTY_AT": (PARTY_AT, "likewise, of collectives: the ranks of its group; and what they are to each other"),
     "MOST_RANKS": (MOST_RANKS, "that run a program together"),
-    "CARD_PLACES": (CARD_PLACES, "cards that a block sends to another rank before that has taken the first"),
+    "CARD_PLACES": (CARD_PLACES, "for cards of a block that are on their way to another rank"),
     "CARD_PLACE_BYTES": (CARD_PLACE_BYTES, "that a card takes, with a number beside each three words"),
     "DIRECT_BYTES": (DIRECT_BYTES, "of a block's share times members: ranks reach into memory where it is more"),
     "IMAGES_AHEAD": (IMAGES_AHEAD, "instructions asked for by the controller, the present one included"),

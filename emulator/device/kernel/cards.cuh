@@ -3,34 +3,27 @@
 #include "mail.cuh"
 #include "rank_fold.cuh"
 
-// How x, or a part of it, is cut: into chunks, as many for each thread. What is little goes in pairs, for then 16 bytes are read and
-// written at once. Of more, links are the limit.
+// How x, or a part of it, is cut: into chunks, one for each packet.
 struct Cards {
-    static constexpr u32 MOST = MOST_PACKETS / AsWhole::PACKETS;  // chunks of a thread
-    static constexpr i64 SMALL = 4096;                            // bytes of a block's share at most, when it has been sent to all
-    bool whole;
-    u32 chunks;           // of a thread
+    u32 each, chunks;     // elements of a chunk; chunks of a thread
     u32 elements, first;  // of a card; those that blocks begin with
-    DEV Cards(i64 all, u32 item_bytes, u32 members) {
-        whole = all * item_bytes * max(members - 1, 1) > gridDim.x * SMALL;
-        const u32 each = (whole ? AsWhole::BYTES : InPairs::BYTES) / item_bytes;  // elements of a chunk
+    DEV Cards(i64 all, u32 item_bytes) : each(CARRIED_BYTES >> (__ffs(item_bytes) - 1)) {  // of a power of two
         const bool fill = all > static_cast<i64>(gridDim.x) * CARD_PACKETS * each;
-        const u32 share = fill ? CARD_PACKETS : (static_cast<u32>(all) + gridDim.x * each - 1) / (gridDim.x * each);
-        chunks = share > WORKER_THREADS ? MOST : 1;
+        const u32 blocks = all <= CARD_PACKETS * each ? 1 : gridDim.x;  // what follows a single one waits for nobody else
+        const u32 share = fill ? CARD_PACKETS : (static_cast<u32>(all) + blocks * each - 1) / (blocks * each);
+        chunks = share > WORKER_THREADS ? MOST_PACKETS : 1;
         elements = max(WORKER_THREADS, (share + WARP - 1) / WARP * WARP) * each;
         first = fill ? gridDim.x : (static_cast<u32>(all) + elements - 1) / elements;
     }
 };
 
 // Whether the bytes of a chunk from `p` on are inside `t`.
-template <class Chunk> DEV bool holds_chunk(const Tensor& t, const char* p) {
-    return in_bounds(t, p) && in_bounds(t, p + Chunk::BYTES - t.item_bytes);
+DEV bool holds_chunk(const Tensor& t, const char* p) { return in_bounds(t, p) && in_bounds(t, p + CARRIED_BYTES - t.item_bytes); }
+// Whether chunks of `each` elements of `t` from `p` on may be moved word by word.
+DEV bool moves_in_words(const Tensor& t, const char* p, u32 each) {
+    return t.contiguous && each * t.item_bytes == CARRIED_BYTES && reinterpret_cast<u64>(p) % sizeof(u32) == 0;
 }
-// Whether `count` elements of `t` from `p` on are a chunk that may be moved word by word, or at once.
-template <class Chunk> DEV bool is_one_chunk(const Tensor& t, const char* p, u32 count) {
-    return t.contiguous && count * t.item_bytes == Chunk::BYTES && reinterpret_cast<u64>(p) % (Chunk::BYTES == 16 ? 16 : 4) == 0;
-}
-// One element at a time: up to 16 bytes of them, from number `at` on.
+// One element at a time: those of a chunk, from number `at` on.
 DEV_CALL uint4 gather_elements(const Tensor& t, i64 at, u32 count) {
     const u32 item = t.item_bytes;
     u64 low = 0, high = 0;
@@ -44,11 +37,11 @@ DEV_CALL uint4 gather_elements(const Tensor& t, i64 at, u32 count) {
         if (bit < 64) low |= v << bit;
         else high |= v << (bit - 64);
     }
-    return make_uint4(static_cast<u32>(low), static_cast<u32>(low >> 32), static_cast<u32>(high), static_cast<u32>(high >> 32));
+    return make_uint4(static_cast<u32>(low), static_cast<u32>(low >> 32), static_cast<u32>(high), 0);
 }
 DEV_CALL void scatter_elements(const Tensor& t, i64 at, u32 count, uint4 v) {
     const u32 item = t.item_bytes;
-    const u64 low = static_cast<u64>(v.y) << 32 | v.x, high = static_cast<u64>(v.w) << 32 | v.z;
+    const u64 low = static_cast<u64>(v.y) << 32 | v.x, high = v.z;
 #pragma unroll 1
     for (u32 k = 0; k < count; ++k) {
         char* q = element(t, t.offset_of(at + k));
@@ -64,58 +57,81 @@ DEV_CALL void scatter_elements(const Tensor& t, i64 at, u32 count, uint4 v) {
     }
 }
 
+// A thread's chunks of a card: what is whole goes without a branch, so that all are on their way at the same time.
+template <u32 N> struct Chunks {
+    u32 each, first, elements;  // of a chunk; the thread's first one; of all of the card
+    u32 some, whole;            // chunks that have elements, and those that have all
+    DEV Chunks(const Cards& cards, u32 all, u32 thread) : each(cards.each), first(thread * each), elements(all), some(0), whole(0) {
+#pragma unroll
+        for (u32 i = 0; i < N; ++i) {
+            some += at(i) < elements;
+            whole += at(i) + each <= elements;
+        }
+    }
+    DEV u32 at(u32 i) const { return first + i * WORKER_THREADS * each; }
+    DEV u32 count(u32 i) const { return min(each, elements - at(i)); }
+
+    // From and to elements from `begin` on.
+    DEV void take(uint4 (&v)[N], const Tensor& t, i64 begin) const {
+        const char* const p = t.data + (begin + first) * t.item_bytes;
+        const u32 at_once = moves_in_words(t, p, each) ? whole : 0;
+#pragma unroll
+        for (u32 i = 0; i < N; ++i) {
+            const u32* const words = reinterpret_cast<const u32*>(p + i * WORKER_THREADS * CARRIED_BYTES);
+            if (i < at_once && holds_chunk(t, reinterpret_cast<const char*>(words))) v[i] = make_uint4(words[0], words[1], words[2], 0);
+        }
+        if (at_once == some) return;
+#pragma unroll
+        for (u32 i = 0; i < N; ++i)
+            if (i >= at_once && i < some) v[i] = gather_elements(t, begin + at(i), count(i));
+    }
+    DEV void keep(const uint4 (&v)[N], const Tensor& t, i64 begin) const {
+        char* const p = t.data + (begin + first) * t.item_bytes;
+        const u32 at_once = moves_in_words(t, p, each) ? whole : 0;
+#pragma unroll
+        for (u32 i = 0; i < N; ++i) {
+            u32* const words = reinterpret_cast<u32*>(p + i * WORKER_THREADS * CARRIED_BYTES);
+            if (i >= at_once || !holds_chunk(t, reinterpret_cast<const char*>(words))) continue;
+            words[0] = v[i].x;
+            words[1] = v[i].y;
+            words[2] = v[i].z;
+        }
+        if (at_once == some) return;
+#pragma unroll
+        for (u32 i = 0; i < N; ++i)
+            if (i >= at_once && i < some) scatter_elements(t, begin + at(i), count(i), v[i]);
+    }
+};
+
 struct CardPost : Post {
     const i64 part;  // elements of a part
     const Cards cards;
 
     DEV CardPost(const Work& work, const Block& b, u32 what)
-        : Post(work, b, what, Party(work).targets(), Party(work).sources()), part(part_of(work, what)), cards(part, x().item_bytes, party.count()) {}
+        : Post(work, b, what, Party(work).targets(), Party(work).sources()), part(part_of(work, what)), cards(part, x().item_bytes) {}
 
-    template <class Chunk> DEV uint4 chunk_at(i64 at, u32 count) const {
-        const char* const p = x().data + at * x().item_bytes;
-        if (!is_one_chunk<Chunk>(x(), p, count)) return gather_elements(x(), at, count);
-        if (!holds_chunk<Chunk>(x(), p)) return make_uint4(0, 0, 0, 0);
-        const u32* const words = reinterpret_cast<const u32*>(p);
-        return Chunk::BYTES == 16 ? *reinterpret_cast<const uint4*>(p) : make_uint4(words[0], words[1], words[2], 0);
-    }
-    template <class Chunk> DEV void keep_chunk(i64 at, u32 count, uint4 v) const {
-        char* const p = out().data + at * out().item_bytes;
-        if (!is_one_chunk<Chunk>(out(), p, count)) return scatter_elements(out(), at, count, v);
-        if (!holds_chunk<Chunk>(out(), p)) return;
-        u32* const words = reinterpret_cast<u32*>(p);
-        if (Chunk::BYTES == 16) *reinterpret_cast<uint4*>(p) = v;
-        else words[0] = v.x, words[1] = v.y, words[2] = v.z;
-    }
     // One card to each that gets one, and the result of those that come: each thread has the same chunks of all of them.
     // TOGETHER: members whose cards are awaited at the same time.
-    template <class Chunk, u32 CHUNKS, u32 TOGETHER> DEV void exchange(i64 begin, u32 sub) {
-        const u32 each = Chunk::BYTES / x().item_bytes, elements = static_cast<u32>(min(static_cast<i64>(cards.elements), part - begin));
-        const auto first_of = [&](u32 i) { return (i * WORKER_THREADS + block.thread()) * each; };
-        const auto at = [&](u32 i) { return begin + first_of(i); };
-        const auto count = [&](u32 i) { return first_of(i) < elements ? min(each, elements - first_of(i)) : 0; };
-        u32 packets = 0;  // of those chunks that are there: the first ones
-#pragma unroll
-        for (u32 i = 0; i < CHUNKS; ++i) packets += count(i) ? Chunk::PACKETS : 0;
+    template <u32 CHUNKS, u32 TOGETHER> DEV void exchange(i64 begin, u32 sub) {
+        const Chunks<CHUNKS> chunks(cards, static_cast<u32>(min(static_cast<i64>(cards.elements), part - begin)), block.thread());
+        const u32 packets = chunks.some;
         uint4 own[CHUNKS] = {};
-#pragma unroll
-        for (u32 i = 0; i < CHUNKS; ++i)
-            if (count(i) && !(kind & X_IN_PARTS)) own[i] = chunk_at<Chunk>(at(i), count(i));
+        if (!(kind & X_IN_PARTS)) chunks.take(own, x(), begin);
+        wait_for_room();  // x is on its way meanwhile, and the first time what the channel says, too
 #pragma unroll 1
         for (u32 n = 1; n <= party.count(); ++n) {
             const u32 m = behind(n), card = __shfl_sync(0xffffffffu, sent, m), rank = party.rank(m);
             if (!(party.targets() >> m & 1)) continue;
             uint4* const to = card_there(rank, card) + block.thread();
+            if (kind & X_IN_PARTS) chunks.take(own, x(), m * part + begin);
 #pragma unroll
-            for (u32 i = 0; i < CHUNKS; ++i) {
-                if (!count(i)) continue;
-                if (kind & X_IN_PARTS) own[i] = chunk_at<Chunk>(m * part + at(i), count(i));
-                if (rank != me) Chunk::write(to + i * Chunk::PACKETS * WORKER_THREADS, card + 1, own[i]);
-            }
+            for (u32 i = 0; i < CHUNKS; ++i)
+                if (i < packets && rank != me) write_packet(to + i * WORKER_THREADS, card + 1, own[i]);
         }
         // Of the cards before. What was read has been used, so it was read: nothing has to be waited for.
         if (gets && is_first_warp()) store_relaxed_everywhere(taken_there(), taken);
-        const Fold all{out().dtype, sub};
-        f32 sums[CHUNKS][VECTOR] = {};
+        const Fold all(out().dtype, sub);
+        Sums<CARRIED_WORDS> sums[CHUNKS] = {};
 #pragma unroll 1
         for (u32 first = 0; first < party.count(); first += TOGETHER) {
             const auto comes = [&](u32 m) { return m < party.count() && party.sources() >> m & 1; };
@@ -125,29 +141,23 @@ struct CardPost : Post {
                 const u32 m = first + n, card = __shfl_sync(0xffffffffu, taken, m);
                 if (comes(m) && m != mine && packets) awaited[n] = {card_here(party.rank(m), card) + block.thread(), card + 1, party.rank(m)};
             }
-            uint4 come[TOGETHER][CHUNKS * Chunk::PACKETS] = {};
-            read_cards<Chunk>(awaited, packets, come);
+            uint4 come[TOGETHER][CHUNKS] = {};
+            read_cards(awaited, packets, come);
 #pragma unroll
             for (u32 n = 0; n < TOGETHER; ++n) {
                 const u32 m = first + n;
                 if (!comes(m)) continue;
 #pragma unroll
-                for (u32 i = 0; i < CHUNKS; ++i) {
-                    if (!count(i)) continue;
-                    const uint4 v = m == mine ? own[i] : Chunk::chunk(come[n] + i * Chunk::PACKETS);
-                    if (!(kind & FOLDS)) keep_chunk<Chunk>((kind & OUT_IN_PARTS ? m * part : 0) + at(i), count(i), v);
-                    else if (m == 0) all.begin(sums[i], v);
-                    else all.add(sums[i], v);
-                }
+                for (u32 i = 0; i < CHUNKS; ++i)
+                    if (m == mine) come[n][i] = own[i];
+                if (!(kind & FOLDS)) chunks.keep(come[n], out(), (kind & OUT_IN_PARTS ? m * part : 0) + begin);
+                else if (m == 0) all.begin(sums, come[n], packets);
+                else all.add(sums, come[n], packets);
             }
         }
-#pragma unroll
-        for (u32 i = 0; i < CHUNKS; ++i) {
-            if (!count(i)) continue;
-            if (kind & FOLDS) keep_chunk<Chunk>(at(i), count(i), all.end(sums[i], party.count()));
-            else if (party.sources() == 0) keep_chunk<Chunk>(at(i), count(i), make_uint4(0, 0, 0, 0));
-        }
-        block.sync();
+        uint4 result[CHUNKS] = {};
+        if (kind & FOLDS) all.end(result, sums, packets, party.count());
+        if (kind & FOLDS || party.sources() == 0) chunks.keep(result, out(), begin);
         if (sends) sent += 1;
         if (gets) taken += 1;
     }
@@ -156,15 +166,14 @@ struct CardPost : Post {
 // Cards `tile`, `tile + gridDim.x`, ...
 DEV_CALL void exchange_cards(const Work& w, u32 tile, const Block& block, u32 kind, u32 sub) {
     CardPost post(w, block, kind);
-    if (!post.begin()) return;
+    if (!block.begin()) return;
     const i64 first = static_cast<i64>(tile) * post.cards.elements, by = static_cast<i64>(gridDim.x) * post.cards.elements;
 #pragma unroll 1
     for (i64 begin = first; begin < post.part; begin += by) {
-        if (begin != first) post.wait_for_room();
-        if (post.cards.whole && post.cards.chunks > 1) post.exchange<AsWhole, Cards::MOST, 2>(begin, sub);
-        else if (post.cards.whole) post.exchange<AsWhole, 1, 4>(begin, sub);
-        else if (post.party.count() <= 2) post.exchange<InPairs, 1, 2>(begin, sub);
-        else post.exchange<InPairs, 1, 4>(begin, sub);
+        if (begin != first) block.sync();  // all have read what the first warp will say they have
+        if (post.cards.chunks > 1) post.exchange<MOST_PACKETS, 2>(begin, sub);
+        else post.exchange<1, 4>(begin, sub);
     }
     post.end();
+    block.end();
 }

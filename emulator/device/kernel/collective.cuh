@@ -46,7 +46,7 @@ template <u32 KIND> struct Collective {
         const Work& w = args.work;
         if (wrong_parts<KIND>(w) >= 0) return 1;
 #ifdef DLA_RANKS
-        return is_direct(w, KIND) ? gridDim.x : Cards(part_of(w, KIND), in_shared(w.operands[1]).item_bytes, Party(w).count()).first;
+        return is_direct(w, KIND) ? gridDim.x : Cards(part_of(w, KIND), in_shared(w.operands[1]).item_bytes).first;
 #else
         return elementwise_tiles(in_shared(w.operands[0]).elements());
 #endif

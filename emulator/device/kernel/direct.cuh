@@ -29,24 +29,27 @@ struct DirectPost : Post {
         : Post(work, b, what, Party(work).sources(), Party(work).targets()),
           part_bytes(static_cast<u64>(part_of(work, what)) * x().item_bytes) {}
 
-    // Tells the others where x and out lie, and hears the same from them. False if the run is over, or for this warp so.
+    // Tells the others where x and out lie, and hears the same from them: addresses of vectors, of which three words hold two. False if
+    // the run is over, or for this warp so.
     DEV bool meet() {
+        wait_for_room();
         its_x = reinterpret_cast<u64>(in_global(x().data));
         its_out = reinterpret_cast<u64>(in_global(out().data));
         if (sends && is_first_warp()) {
             fence_everywhere();  // what this block has waited for, others may rely on
-            const uint4 both = make_uint4(static_cast<u32>(its_x), static_cast<u32>(its_x >> 32), static_cast<u32>(its_out), static_cast<u32>(its_out >> 32));
-            InPairs::write(card_there(other, sent), sent + 1, both);
+            const u64 own_x = its_x / VECTOR_BYTES, own_out = its_out / VECTOR_BYTES;
+            const u32 ends = static_cast<u32>(own_x >> 32) | static_cast<u32>(own_out >> 32) << 16;
+            write_packet(card_there(other, sent), sent + 1, make_uint4(static_cast<u32>(own_x), static_cast<u32>(own_out), ends, 0));
         }
         if (sends) sent += 1;
         if (gets) {
             const uint4* const from = card_here(other, taken);
             const Awaited awaited[1] = {{from, taken + 1, other}};
-            uint4 come[1][InPairs::PACKETS] = {};
-            read_cards<InPairs>(awaited, InPairs::PACKETS, come);
-            const uint4 both = InPairs::chunk(come[0]);
-            its_x = static_cast<u64>(both.y) << 32 | both.x;
-            its_out = static_cast<u64>(both.w) << 32 | both.z;
+            uint4 come[1][1] = {};
+            read_cards(awaited, 1, come);
+            const uint4 both = come[0][0];
+            its_x = (static_cast<u64>(both.z & 0xffff) << 32 | both.x) * VECTOR_BYTES;
+            its_out = (static_cast<u64>(both.z >> 16) << 32 | both.y) * VECTOR_BYTES;
             load_acquire_everywhere(&from->w);  // its number; a fence would wait for the cards that this rank has sent
         }
         __syncwarp();  // all lanes read and write where one of them has heard that they may
@@ -85,7 +88,7 @@ struct DirectPost : Post {
         const bool to_all = !(kind & X_IN_PARTS);
         const u32 piece = to_all ? (chunks + members - 1) / members : chunks, begin = to_all ? min(chunks, mine * piece) : 0;
         const u64 from = to_all ? 0 : mine * part_bytes;
-        const Fold all{out().dtype, sub};
+        const Fold all(out().dtype, sub);
         walk<CHUNKS>(begin, min(chunks, begin + piece), tile, [&](u32 first, u32 end) {
             uint4 brought[MOST][CHUNKS] = {};
 #pragma unroll
@@ -96,19 +99,15 @@ struct DirectPost : Post {
                 for (u32 k = 0; k < CHUNKS; ++k)
                     if (first + k * WORKER_THREADS < end) brought[m][k] = __ldcg(theirs + first + k * WORKER_THREADS);
             }
-            f32 sums[CHUNKS][VECTOR] = {};
-#pragma unroll
-            for (u32 m = 0; m < MOST; ++m) {
-                if (m >= members) break;
-#pragma unroll
-                for (u32 k = 0; k < CHUNKS; ++k) {
-                    if (m == 0) all.begin(sums[k], brought[m][k]);
-                    else all.add(sums[k], brought[m][k]);
-                }
-            }
             uint4 result[CHUNKS];
+            Sums<VECTOR_BYTES / sizeof(u32)> sums[CHUNKS];
+            all.begin(sums, brought[0], CHUNKS);
 #pragma unroll
-            for (u32 k = 0; k < CHUNKS; ++k) result[k] = all.end(sums[k], members);
+            for (u32 m = 1; m < MOST; ++m) {
+                if (m >= members) break;
+                all.add(sums, brought[m], CHUNKS);
+            }
+            all.end(result, sums, CHUNKS, members);
 #pragma unroll 1
             for (u32 n = to_all ? 1 : members; n <= members; ++n) {
                 uint4* const theirs = out_of(behind(n), 0);
@@ -153,7 +152,7 @@ DEV bool is_direct(const Work& w, u32 kind) {
 }
 DEV_CALL void exchange_directly(const Work& w, u32 tile, const Block& block, u32 kind, u32 sub) {
     DirectPost post(w, block, kind);
-    if (!post.begin()) return;
+    if (!block.begin()) return;
     if (post.meet()) {
         if (kind & FOLDS) post.fold(tile, sub);
         else post.put(tile);

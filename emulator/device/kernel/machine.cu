@@ -71,6 +71,9 @@ DEV u32 start(const Launch& launch, Shared& shared, u32 warp, u32 lane) {
                 mbarrier_init(&shared.free[i], 2 * ARRIVING_LANES);
             }
         }
+#ifdef DLA_RANKS
+        if (lane < launch.world) shared.mails[lane] = launch.mailboxes[lane].mail;
+#endif
     } else {
         const u32 worker = warp - CONTROLLER_WARPS;
         if (worker == WORKER_WARPS - 1) prefetch_code(launch, lane);

@@ -3,10 +3,10 @@
 // to nobody else. All ranks have the same plan, so what a block has to do is the same block's everywhere, and blocks execute
 // collectives in program order: the n-th card from a rank's block belongs to the n-th exchange with it, and needs no name.
 //
-// A card is 12 KB at most, in packets of 16 bytes. What is written as one comes with the card's number: two words, one of which is the
-// number, or four of which it is the last. So the reader sees of each packet whether it is there, and the writer need not wait for what
-// it wrote to be there before it says so, which takes as long as the way itself. (NCCL's protocol LL does the same with two words.) What
-// is small goes on cards (cards.cuh). Of what is large, cards say where it lies, and the ranks reach into each other's memory (direct.cuh).
+// A card is 12 KB at most, in packets of 16 bytes that are written as one: three words, and the card's number. So the reader sees of each
+// packet whether it is there, and the writer need not wait for what it wrote to be there before it says so, which takes as long as the
+// way itself. (NCCL's protocol LL does the same with two words.) What is small goes on cards (cards.cuh). Of what is large, cards say
+// where it lies, and the ranks reach into each other's memory (direct.cuh).
 //
 // A channel counts cards, as a ring of shared memory does its stages: the sender waits until the place is free, and fills it; the
 // receiver waits for the number, reads, and says that one more was taken: in its next exchange with that rank, while it waits for that
@@ -36,24 +36,8 @@ DEV i64 part_of(const Work& w, u32 kind) {
 // The first packets of all threads lie together, and behind them the second ones, and so on: a warp writes whole lines.
 constexpr u32 CARD_PACKETS = CARD_PLACE_BYTES / sizeof(uint4), MOST_PACKETS = CARD_PACKETS / WORKER_THREADS;
 
-// Some bytes of x, in one or more packets: four words in two packets of pairs, or three words in a whole one, of which links carry less.
-struct InPairs {
-    static constexpr u32 BYTES = 16, PACKETS = 2;
-    static DEV void write(uint4* to, u32 number, uint4 v) {
-        store_relaxed_everywhere(to, make_uint4(v.x, number, v.y, number));
-        store_relaxed_everywhere(to + WORKER_THREADS, make_uint4(v.z, number, v.w, number));
-    }
-    static DEV uint4 load(const uint4* packet) { return load_relaxed_everywhere(packet); }
-    static DEV bool is_there(uint4 packet, u32 number) { return packet.y == number && packet.w == number; }
-    static DEV uint4 chunk(const uint4* packets) { return make_uint4(packets[0].x, packets[0].z, packets[1].x, packets[1].z); }
-};
-struct AsWhole {
-    static constexpr u32 BYTES = 12, PACKETS = 1;
-    static DEV void write(uint4* to, u32 number, uint4 v) { store_whole_everywhere(to, make_uint4(v.x, v.y, v.z, number)); }
-    static DEV uint4 load(const uint4* packet) { return load_whole_everywhere(packet); }
-    static DEV bool is_there(uint4 packet, u32 number) { return packet.w == number; }
-    static DEV uint4 chunk(const uint4* packets) { return packets[0]; }
-};
+constexpr u32 CARRIED_WORDS = 3, CARRIED_BYTES = CARRIED_WORDS * sizeof(u32);  // in a packet
+DEV void write_packet(uint4* to, u32 number, uint4 chunk) { store_whole_everywhere(to, make_uint4(chunk.x, chunk.y, chunk.z, number)); }
 
 static_assert(sizeof(Channel) == sizeof(uint4), "read at once");
 // This block's channel in the mail of a rank: what it and the rank `with` say to each other there.
@@ -64,13 +48,14 @@ DEV uint4* card_in(char* mail, u32 world, u32 from, u32 card) {
     return reinterpret_cast<uint4*>(mail + channels + (place * CARD_PLACES + card % CARD_PLACES) * CARD_PLACE_BYTES);
 }
 
-// Waits for another rank, in one thread; false if the run is over. Calls, so that what waits has registers left.
-template <class Done> DEV bool wait_for_rank(u32 rank, Done done) {
+// Waits for another rank, in one thread; false if the run is over. `rank`: which one that is, once it is late.
+template <class Done> DEV bool wait_for_rank(const u32& rank, Done done) {
     const Launch* launch = shared_state().launch;
     const bool ok = spin(launch, done, [&] { raise(launch, TRAP_TIMEOUT, present_instruction(), WAITED_FOR_RANK, rank); });
     if (!ok) stop(shared_state());
     return ok;
 }
+// A call, so that what waits has registers left.
 DEV_CALL void wait_for_count(const u32* count, u32 least, u32 rank) {
     wait_for_rank(rank, [&] { return static_cast<i32>(load_acquire_everywhere(count) - least) >= 0; });
 }
@@ -80,30 +65,28 @@ struct Awaited {
     u32 number = 0, rank = 0;
 };
 // The first `packets` packets of all of them, once they are there; zeros if the run is over. Others stay as they are.
-template <class Chunk, u32 N, u32 PACKETS> DEV void read_cards(const Awaited (&awaited)[N], u32 packets, uint4 (&v)[N][PACKETS]) {
+template <u32 N, u32 PACKETS> DEV void read_cards(const Awaited (&awaited)[N], u32 packets, uint4 (&v)[N][PACKETS]) {
     u32 late = 0;
-    const Launch* launch = shared_state().launch;
-    const bool ok = spin(launch, [&] {
+    const bool ok = wait_for_rank(late, [&] {
         bool all = true;
 #pragma unroll
         for (u32 n = 0; n < N; ++n) {
 #pragma unroll
             for (u32 p = 0; p < PACKETS; ++p)
-                if (awaited[n].from && p < packets) v[n][p] = Chunk::load(awaited[n].from + p * WORKER_THREADS);
+                if (awaited[n].from && p < packets) v[n][p] = load_whole_everywhere(awaited[n].from + p * WORKER_THREADS);
         }
 #pragma unroll
         for (u32 n = 0; n < N; ++n) {
             bool there = true;
 #pragma unroll
-            for (u32 p = 0; p < PACKETS; ++p) there &= p >= packets || Chunk::is_there(v[n][p], awaited[n].number);
+            for (u32 p = 0; p < PACKETS; ++p) there &= p >= packets || v[n][p].w == awaited[n].number;
             if (!awaited[n].from || there) continue;
             all = false;
             late = awaited[n].rank;
         }
         return all;
-    }, [&] { raise(launch, TRAP_TIMEOUT, present_instruction(), WAITED_FOR_RANK, late); });
+    });
     if (ok) return;
-    stop(shared_state());
 #pragma unroll
     for (u32 n = 0; n < N; ++n) {
 #pragma unroll
@@ -118,8 +101,6 @@ struct Post {
     const Block& block;
     const Party party;
     const u32 kind, world, me, lane;
-    const Mailbox* boxes;
-    char* const mail;
     u32 mine;          // which member this rank is
     u32 other;         // rank of member `lane`: each lane of a warp knows about one:
     bool sends, gets;  // whether it gets cards, and whether they come from it,
@@ -128,8 +109,7 @@ struct Post {
 
     // `targets` and `sources` of cards.
     DEV Post(const Work& work, const Block& b, u32 what, u32 targets, u32 sources)
-        : w(work), block(b), party(work), kind(what), world(b.launch()->world), me(b.launch()->rank), lane(b.lane()),
-          boxes(b.launch()->mailboxes), mail(boxes[me].mail) {
+        : w(work), block(b), party(work), kind(what), world(b.launch()->world), me(b.launch()->rank), lane(b.lane()) {
         other = lane < party.count() ? party.rank(lane) : me;
         mine = __ffs(__ballot_sync(0xffffffffu, lane < party.count() && other == me)) - 1;
         sends = other != me && targets >> lane & 1;
@@ -145,19 +125,16 @@ struct Post {
     DEV const Tensor& out() const { return in_shared(w.operands[0]); }
     DEV const Tensor& x() const { return in_shared(w.operands[1]); }
     DEV bool is_first_warp() const { return block.warp() == 0; }  // whose lanes look after their channels
-    DEV Channel& channel() const { return channel_in(mail, world, other); }
+    static DEV char* mail_of(u32 rank) { return in_global(in_shared(shared_state().mails[rank])); }
+    DEV Channel& channel() const { return channel_in(mail_of(me), world, other); }
     // Where this rank's cards go, and what was taken is told.
-    DEV uint4* card_there(u32 rank, u32 card) const { return card_in(boxes[rank].mail, world, me, card); }
-    DEV uint4* card_here(u32 rank, u32 card) const { return card_in(mail, world, rank, card); }
-    DEV u32* taken_there() const { return &channel_in(boxes[other].mail, world, me).taken_there; }
+    DEV uint4* card_there(u32 rank, u32 card) const { return card_in(mail_of(rank), world, me, card); }
+    DEV uint4* card_here(u32 rank, u32 card) const { return card_in(mail_of(me), world, rank, card); }
+    DEV u32* taken_there() const { return &channel_in(mail_of(other), world, me).taken_there; }
 
     // The n-th member behind this one; n up to their number, which is this one itself. Each begins there, so that not all write to one.
     DEV u32 behind(u32 n) const { return mine + n < party.count() ? mine + n : mine + n - party.count(); }
 
-    DEV bool begin() const {
-        wait_for_room();
-        return block.begin();
-    }
     // Each warp looks for itself: it is there nearly always, and they need not meet.
     DEV void wait_for_room() const {
         const u32 least = sent + 1 - CARD_PLACES;

@@ -66,9 +66,6 @@ DEV uint4 load_relaxed_everywhere(const uint4* p) {
     asm volatile("ld.relaxed.sys.global.v4.u32 {%0, %1, %2, %3}, [%4];" : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w) : "l"(p) : "memory");
     return v;
 }
-DEV void store_relaxed_everywhere(uint4* p, uint4 v) {
-    asm volatile("st.relaxed.sys.global.v4.u32 [%0], {%1, %2, %3, %4};" ::"l"(p), "r"(v.x), "r"(v.y), "r"(v.z), "r"(v.w) : "memory");
-}
 // All 16 bytes at once: whoever sees some of what was stored sees all of it; a vector's elements are accesses of their own. All of what is
 // loaded has to be used somewhere: where some words never are, ptxas (13.0) loads the others one by one.
 DEV uint4 load_whole_everywhere(const uint4* p) {

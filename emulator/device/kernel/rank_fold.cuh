@@ -14,38 +14,91 @@ DEV u32 fold_integers(u32 sub, u32 a, u32 b) {
 static_assert(ALLREDUCE_MEAN == REDUCESCATTER_MEAN && ALLREDUCE_MAX == REDUCESCATTER_MAX && ALLREDUCE_MIN == REDUCESCATTER_MIN &&
               ALLREDUCE_PROD == REDUCESCATTER_PROD, "the same folds");
 
-// The fold of 16 bytes of each member, one after the other; rounded once.
+// What has been folded so far of some words of each member: two floats of each, or one, or an integer.
+template <u32 WORDS> struct Sums {
+    f32 of[2 * WORDS];
+};
+template <u32 WORDS> DEV_CALL Sums<WORDS> divided(Sums<WORDS> sums, u32 members) {
+#pragma unroll
+    for (f32& sum : sums.of) sum = __fdiv_rn(sum, static_cast<f32>(members));
+    return sums;
+}
+
+// The fold of what each member brings, one after the other; rounded once. Of N times so many words, the first `count`.
 struct Fold {
     u32 dtype, sub;
-
-    // `sums`: eight floats, or four integers.
-    DEV void begin(f32 (&sums)[VECTOR], uint4 v) const { unpack(v, sums); }
-    DEV void add(f32 (&sums)[VECTOR], uint4 v) const {
-        f32 more[VECTOR];
-        unpack(v, more);
-        if (dtype == DTYPE_I32) {
-#pragma unroll
-            for (u32 k = 0; k < VECTOR / 2; ++k)
-                sums[k] = __uint_as_float(fold_integers(sub, __float_as_uint(sums[k]), __float_as_uint(more[k])));
-        } else if (sub == ALLREDUCE_SUM || sub == ALLREDUCE_MEAN) {
-#pragma unroll
-            for (u32 k = 0; k < VECTOR; ++k) sums[k] = __fadd_rn(sums[k], more[k]);
-        } else {
-#pragma unroll
-            for (u32 k = 0; k < VECTOR; ++k) sums[k] = other_fold(sub, sums[k], more[k]);
-        }
+    bool mean;  // of a sum
+    DEV Fold(u32 type, u32 kind) : dtype(type), sub(kind), mean(kind == ALLREDUCE_MEAN) {
+        if (mean) sub = ALLREDUCE_SUM;
     }
-    DEV uint4 end(f32 (&sums)[VECTOR], u32 members) const {
-        if (dtype == DTYPE_I32)
-            return make_uint4(__float_as_uint(sums[0]), __float_as_uint(sums[1]), __float_as_uint(sums[2]), __float_as_uint(sums[3]));
-        if (sub == ALLREDUCE_MEAN) {
+
+    // What the first member brings.
+    template <u32 WORDS, u32 N> DEV void begin(Sums<WORDS> (&sums)[N], const uint4 (&v)[N], u32 count) const {
+        if (floats() == DTYPE_F32) unpack<DTYPE_F32>(sums, v, count);
+        else if (floats() == DTYPE_BF16) unpack<DTYPE_BF16>(sums, v, count);
+        else unpack<DTYPE_F16>(sums, v, count);
+    }
+    // And another one. Sums take few instructions, of each type its own; other folds are calls: written out wherever members are folded,
+    // they would not stay in the instruction cache.
+    template <u32 WORDS, u32 N> DEV void add(Sums<WORDS> (&sums)[N], const uint4 (&v)[N], u32 count) const;
+    template <u32 WORDS, u32 N> DEV void end(uint4 (&v)[N], Sums<WORDS> (&sums)[N], u32 count, u32 members) const {
 #pragma unroll
-            for (u32 k = 0; k < VECTOR; ++k) sums[k] = __fdiv_rn(sums[k], static_cast<f32>(members));
-        }
-        return RawVector::pack(dtype, sums).low;
+        for (u32 i = 0; i < N; ++i)
+            if (mean && i < count) sums[i] = divided(sums[i], members);
+        if (floats() == DTYPE_F32) pack<DTYPE_F32>(v, sums, count);
+        else if (floats() == DTYPE_BF16) pack<DTYPE_BF16>(v, sums, count);
+        else pack<DTYPE_F16>(v, sums, count);
     }
 
   private:
-    DEV void unpack(uint4 v, f32 (&to)[VECTOR]) const { RawVector{v, v}.unpack(dtype == DTYPE_I32 ? static_cast<u32>(DTYPE_F32) : dtype, to); }
-};
+    DEV u32 floats() const { return dtype == DTYPE_I32 ? static_cast<u32>(DTYPE_F32) : dtype; }  // integers are kept bit for bit
 
+    template <u32 DTYPE, u32 WORDS, u32 N> static DEV void unpack(Sums<WORDS> (&sums)[N], const uint4 (&v)[N], u32 count) {
+#pragma unroll
+        for (u32 i = 0; i < N; ++i) {
+            if (i >= count) continue;
+            f32 all[VECTOR];
+            RawVector{v[i], v[i]}.unpack(DTYPE, all);
+#pragma unroll
+            for (u32 k = 0; k < 2 * WORDS; ++k) sums[i].of[k] = all[k];
+        }
+    }
+    template <u32 DTYPE, u32 WORDS, u32 N> static DEV void sum(Sums<WORDS> (&sums)[N], const uint4 (&v)[N], u32 count) {
+        Sums<WORDS> more[N];
+        unpack<DTYPE>(more, v, count);
+#pragma unroll
+        for (u32 i = 0; i < N; ++i)
+#pragma unroll
+            for (u32 k = 0; k < (DTYPE == DTYPE_F32 ? WORDS : 2 * WORDS); ++k)
+                if (i < count) sums[i].of[k] = __fadd_rn(sums[i].of[k], more[i].of[k]);
+    }
+    template <u32 DTYPE, u32 WORDS, u32 N> static DEV void pack(uint4 (&v)[N], const Sums<WORDS> (&sums)[N], u32 count) {
+#pragma unroll
+        for (u32 i = 0; i < N; ++i) {
+            f32 all[VECTOR] = {};
+#pragma unroll
+            for (u32 k = 0; k < 2 * WORDS; ++k) all[k] = sums[i].of[k];
+            if (i < count) v[i] = RawVector::pack(DTYPE, all).low;
+        }
+    }
+};
+template <u32 WORDS> DEV_CALL Sums<WORDS> fold_other(Fold all, Sums<WORDS> sums, uint4 v) {
+    Sums<WORDS> more[1];
+    const uint4 brought[1] = {v};
+    all.begin(more, brought, 1);
+#pragma unroll
+    for (u32 k = 0; k < 2 * WORDS; ++k) {
+        const f32 a = sums.of[k], b = more[0].of[k];
+        sums.of[k] = all.dtype == DTYPE_I32 ? __uint_as_float(fold_integers(all.sub, __float_as_uint(a), __float_as_uint(b))) : other_fold(all.sub, a, b);
+    }
+    return sums;
+}
+template <u32 WORDS, u32 N> DEV void Fold::add(Sums<WORDS> (&sums)[N], const uint4 (&v)[N], u32 count) const {
+    if (sub != ALLREDUCE_SUM || dtype == DTYPE_I32) {
+#pragma unroll
+        for (u32 i = 0; i < N; ++i)
+            if (i < count) sums[i] = fold_other(*this, sums[i], v[i]);
+    } else if (dtype == DTYPE_F32) sum<DTYPE_F32>(sums, v, count);
+    else if (dtype == DTYPE_BF16) sum<DTYPE_BF16>(sums, v, count);
+    else sum<DTYPE_F16>(sums, v, count);
+}

@@ -177,6 +177,9 @@ struct Shared {
     u32 trip_end;      // works handed out when the trip before had been decoded
     u32 stop;          // this block has trapped or heard of a trap
     WorkerPlace workers[WORKER_WARPS];
+#ifdef DLA_RANKS
+    char* mails[MOST_RANKS];  // of the mailboxes, at hand
+#endif
 };
 constexpr u32 STAGING_AT = RING_BYTES, SHARED_AT = RING_BYTES + STAGING_BYTES;
 constexpr u32 SHARED_BYTES = SHARED_AT + sizeof(Shared);

@@ -32,14 +32,6 @@ inline uint4 load_relaxed_everywhere(const uint4* p) {
     const uint4 later = draw() % 2 ? yielded(p, "another rank") : v;
     return make_uint4(v.x, v.y, later.z, later.w);
 }
-inline void store_relaxed_everywhere(uint4* p, uint4 v) {
-    const bool second = draw() % 2;
-    reinterpret_cast<u64*>(p)[second] = second ? static_cast<u64>(v.w) << 32 | v.z : static_cast<u64>(v.y) << 32 | v.x;
-    ++progress_;
-    yield_("others");
-    *p = v;
-    ++progress_;
-}
 // Here all four do.
 inline uint4 load_whole_everywhere(const uint4* p) { return yielded(p, "another rank"); }
 inline void store_whole_everywhere(uint4* p, uint4 v) {
