@@ -36,8 +36,8 @@ DEV i64 part_of(const Work& w, u32 kind) {
 // The first packets of all threads lie together, and behind them the second ones, and so on: a warp writes whole lines.
 constexpr u32 CARD_PACKETS = CARD_PLACE_BYTES / sizeof(uint4), MOST_PACKETS = CARD_PACKETS / WORKER_THREADS;
 
-constexpr u32 CARRIED_WORDS = 3, CARRIED_BYTES = CARRIED_WORDS * sizeof(u32);  // in a packet
-DEV void write_packet(uint4* to, u32 number, uint4 chunk) { store_whole_everywhere(to, make_uint4(chunk.x, chunk.y, chunk.z, number)); }
+constexpr u32 CARRIED_WORDS = 3;  // in a packet
+DEV void write_packet(uint4* to, u32 number, uint4 words) { store_whole_everywhere(to, make_uint4(words.x, words.y, words.z, number)); }
 
 static_assert(sizeof(Channel) == sizeof(uint4), "read at once");
 // This block's channel in the mail of a rank: what it and the rank `with` say to each other there.
