@@ -6,13 +6,13 @@
 // How x, or a part of it, is cut: into packets. A word of one lies beside the same word of the next lane's, so that a warp moves whole
 // lines. An element of 8 bytes takes two words, and no other goes with it.
 struct Cards {
-    u32 in_word, each;    // elements of a word, and of a packet
-    u32 packets;          // of a thread
+    u32 in_word, each;    // elements of a word (1 where they are larger), and of a packet
+    u32 packets_each;     // of a thread
     u32 elements, first;  // of a card; those that blocks begin with
     DEV Cards(i64 all, u32 item_bytes) : in_word(4u >> min(__ffs(item_bytes) - 1, 2)), each(item_bytes == 8 ? 1 : CARRIED_WORDS * in_word) {
         const bool fill = all > static_cast<i64>(gridDim.x) * CARD_PACKETS * each;
         const u32 share = fill ? CARD_PACKETS : (static_cast<u32>(all) + gridDim.x * each - 1) / (gridDim.x * each);
-        packets = share > WORKER_THREADS ? MOST_PACKETS : 1;
+        packets_each = share > WORKER_THREADS ? MOST_PACKETS : 1;
         elements = max(WORKER_THREADS, (share + WARP - 1) / WARP * WARP) * each;
         first = fill ? gridDim.x : (static_cast<u32>(all) + elements - 1) / elements;
     }
@@ -74,15 +74,15 @@ template <u32 N> struct Packets {
     DEV u32 at(u32 i, u32 word) const { return first + i * WORKER_THREADS * each + word * WARP * in_word; }
     DEV bool has(u32 i, u32 word) const { return at(i, word) + in_word <= elements; }
     DEV static u32 bytes_to(u32 i, u32 word) { return (i * WORKER_THREADS * CARRIED_WORDS + word * WARP) * sizeof(u32); }
-    DEV bool in_words(const Tensor& t, const char* p) const {
-        return t.contiguous && in_word * t.item_bytes == sizeof(u32) && reinterpret_cast<u64>(p) % sizeof(u32) == 0;
+    DEV static bool in_words(const Tensor& t, const char* p) {
+        return t.contiguous && t.item_bytes <= sizeof(u32) && reinterpret_cast<u64>(p) % sizeof(u32) == 0;
     }
-    // Whether a packet has some of a word, or none may be moved as such.
+    // Unless whole words are all that a packet has.
     DEV bool in_elements(u32 i, bool words) const { return i < count && !(words && (has(i, CARRIED_WORDS - 1) || (elements & (in_word - 1)) == 0)); }
 
     // From and to elements of `t`, from `begin` on.
     DEV void take(uint4 (&v)[N], const Tensor& t, i64 begin) const {
-        const char* const p = t.data + (begin + first) * t.item_bytes;
+        const char* const p = element(t, begin + first);
         const bool words = in_words(t, p);
         const auto word = [&](u32 i, u32 j) {
             const char* const q = p + bytes_to(i, j);
@@ -95,7 +95,7 @@ template <u32 N> struct Packets {
             if (in_elements(i, words)) v[i] = gather_words(t, begin + at(i, 0), begin + elements, in_word);
     }
     DEV void keep(const uint4 (&v)[N], const Tensor& t, i64 begin) const {
-        char* const p = t.data + (begin + first) * t.item_bytes;
+        char* const p = element(t, begin + first);
         const bool words = in_words(t, p);
         const auto store = [&](u32 i, u32 j, u32 word) {
             char* const q = p + bytes_to(i, j);
@@ -180,7 +180,7 @@ DEV_CALL void exchange_cards(const Work& w, u32 tile, const Block& block, u32 ki
 #pragma unroll 1
     for (i64 begin = first; begin < post.part; begin += by) {
         if (begin != first) block.sync();  // all have read what the first warp will say they have
-        if (post.cards.packets > 1) post.exchange<MOST_PACKETS, 2>(begin, sub);
+        if (post.cards.packets_each > 1) post.exchange<MOST_PACKETS, 2>(begin, sub);
         else post.exchange<1, 4>(begin, sub);
     }
     post.end();

@@ -29,8 +29,8 @@ struct DirectPost : Post {
         : Post(work, b, what, Party(work).sources(), Party(work).targets()),
           part_bytes(static_cast<u64>(part_of(work, what)) * x().item_bytes) {}
 
-    // Tells the others where x and out lie, and hears the same from them: addresses of vectors, of which three words hold two. False if
-    // the run is over, or for this warp so.
+    // Tells the others where x and out lie, and hears the same from them: addresses of vectors, below 2^52, of which three words
+    // hold two. False if the run is over, or for this warp so.
     DEV bool meet() {
         wait_for_room();
         its_x = reinterpret_cast<u64>(in_global(x().data));
@@ -99,8 +99,8 @@ struct DirectPost : Post {
                 for (u32 k = 0; k < CHUNKS; ++k)
                     if (first + k * WORKER_THREADS < end) brought[m][k] = __ldcg(theirs + first + k * WORKER_THREADS);
             }
-            uint4 result[CHUNKS];
-            Sums<VECTOR_BYTES / sizeof(u32)> sums[CHUNKS];
+            uint4 result[CHUNKS] = {};
+            Sums<VECTOR_BYTES / sizeof(u32)> sums[CHUNKS] = {};
             all.begin(sums, brought[0], CHUNKS);
 #pragma unroll
             for (u32 m = 1; m < MOST; ++m) {

@@ -72,7 +72,7 @@ DEV u32 start(const Launch& launch, Shared& shared, u32 warp, u32 lane) {
             }
         }
 #ifdef DLA_RANKS
-        if (lane < launch.world) shared.mails[lane] = launch.mailboxes[lane].mail;
+        if (lane < min(launch.world, MOST_RANKS)) shared.mails[lane] = launch.mailboxes[lane].mail;
 #endif
     } else {
         const u32 worker = warp - CONTROLLER_WARPS;

@@ -56,11 +56,6 @@ DEV u32 load_acquire_everywhere(const u32* p) {
     return v;
 }
 DEV void store_release_everywhere(u32* p, u32 v) { asm volatile("st.release.sys.global.u32 [%0], %1;" ::"l"(p), "r"(v) : "memory"); }
-DEV u32 load_relaxed_everywhere(const u32* p) {
-    u32 v;
-    asm volatile("ld.relaxed.sys.global.u32 %0, [%1];" : "=r"(v) : "l"(p) : "memory");
-    return v;
-}
 DEV uint4 load_relaxed_everywhere(const uint4* p) {
     uint4 v;
     asm volatile("ld.relaxed.sys.global.v4.u32 {%0, %1, %2, %3}, [%4];" : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w) : "l"(p) : "memory");

@@ -11,7 +11,7 @@ DEV u32 fold_integers(u32 sub, u32 a, u32 b) {
     const bool second = sub == ALLREDUCE_MAX ? static_cast<i32>(b) > static_cast<i32>(a) : static_cast<i32>(b) < static_cast<i32>(a);
     return sub == ALLREDUCE_SUM ? a + b : sub == ALLREDUCE_PROD ? a * b : second ? b : a;
 }
-static_assert(ALLREDUCE_MEAN == REDUCESCATTER_MEAN && ALLREDUCE_MAX == REDUCESCATTER_MAX && ALLREDUCE_MIN == REDUCESCATTER_MIN &&
+static_assert(ALLREDUCE_SUM == REDUCESCATTER_SUM && ALLREDUCE_MEAN == REDUCESCATTER_MEAN && ALLREDUCE_MAX == REDUCESCATTER_MAX && ALLREDUCE_MIN == REDUCESCATTER_MIN &&
               ALLREDUCE_PROD == REDUCESCATTER_PROD, "the same folds");
 
 // What has been folded so far of some words of each member: two floats of each, or one, or an integer.
@@ -57,14 +57,14 @@ struct Fold {
 #pragma unroll
         for (u32 i = 0; i < N; ++i) {
             if (i >= count) continue;
-            f32 all[VECTOR];
+            f32 all[VECTOR] = {};
             RawVector{v[i], v[i]}.unpack(DTYPE, all);
 #pragma unroll
             for (u32 k = 0; k < 2 * WORDS; ++k) sums[i].of[k] = all[k];
         }
     }
     template <u32 DTYPE, u32 WORDS, u32 N> static DEV void sum(Sums<WORDS> (&sums)[N], const uint4 (&v)[N], u32 count) {
-        Sums<WORDS> more[N];
+        Sums<WORDS> more[N] = {};  // also where there are fewer: see direct.cuh
         unpack<DTYPE>(more, v, count);
 #pragma unroll
         for (u32 i = 0; i < N; ++i)
@@ -83,7 +83,7 @@ struct Fold {
     }
 };
 template <u32 WORDS> DEV_CALL Sums<WORDS> fold_other(Fold all, Sums<WORDS> sums, uint4 v) {
-    Sums<WORDS> more[1];
+    Sums<WORDS> more[1] = {};
     const uint4 brought[1] = {v};
     all.begin(more, brought, 1);
 #pragma unroll

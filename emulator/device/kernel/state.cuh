@@ -178,7 +178,7 @@ struct Shared {
     u32 stop;          // this block has trapped or heard of a trap
     WorkerPlace workers[WORKER_WARPS];
 #ifdef DLA_RANKS
-    char* mails[MOST_RANKS];  // of the mailboxes, at hand
+    char* mails[MOST_RANKS];  // of the mailboxes, at hand; without mail, there may be more ranks
 #endif
 };
 constexpr u32 STAGING_AT = RING_BYTES, SHARED_AT = RING_BYTES + STAGING_BYTES;

@@ -24,7 +24,6 @@ inline u32 load_relaxed(const u32* p) { return yielded(p, "a counter"); }
 inline void store_relaxed(u32* p, u32 v) { *p = v; ++progress_; }
 inline u32 load_acquire_everywhere(const u32* p) { return yielded(p, "another rank"); }
 inline void store_release_everywhere(u32* p, u32 v) { *p = v; ++progress_; }
-inline u32 load_relaxed_everywhere(const u32* p) { return yielded(p, "another rank"); }
 static u32 draw();
 // Neighbouring pairs of words arrive together, and no more than that.
 inline uint4 load_relaxed_everywhere(const uint4* p) {
@@ -32,7 +31,7 @@ inline uint4 load_relaxed_everywhere(const uint4* p) {
     const uint4 later = draw() % 2 ? yielded(p, "another rank") : v;
     return make_uint4(v.x, v.y, later.z, later.w);
 }
-// Here all four do.
+// All four arrive together.
 inline uint4 load_whole_everywhere(const uint4* p) { return yielded(p, "another rank"); }
 inline void store_whole_everywhere(uint4* p, uint4 v) {
     yield_("others");
