@@ -116,6 +116,8 @@ TOGETHER_TILES = (Tile(128, 64), Tile(64, 64), *LOW_TILES[1:])
 """Those whose depth a pair may share: a warp has one piece at most, and gives the other block half of it."""
 LOWER_ROWS = 32
 """That low tiles finish at once."""
+FEW_ROWS = 16
+"""Of the lowest tiles."""
 TALL_TILES = (Tile(256, 128), Tile(256, 64))
 """Of convolutions, whose result the copy engine stores."""
 BOX_TILES = (TILES[0], *TALL_TILES)
@@ -134,24 +136,26 @@ class Costs:
     multiplies: int = 2048  # multiply-adds per clock
     shared_bytes: int = 110  # of shared memory, per clock: copies write a stage, the warpgroups read it
     block_bytes: float = 128.0  # from the L2 cache, per clock and block
-    all_bytes: float = 6000.0  # the same, of all blocks together
-    small_bytes: float = 8000.0  # that, where warpgroups share the depth: stages are filled again sooner
-    memory_bytes: float = 1850.0  # from memory, where columns come from: once each
-    start: int = 2350  # until the first stage is there
-    each: int = 20  # until the ends of all blocks have been counted, for each of them
-    tile: int = 1800  # to begin and end a tile, whatever its size
-    piece: int = 1440  # to finish 16 rows of 64 columns, per warp
-    alone: int = 2300  # both of a tile whose depth the warpgroups share,
-    low: int = 1700  # and of one of few rows,
-    turn: int = 800  # where these are more than 32, for 32 more,
+    all_bytes: float = 5800.0  # the same, of all blocks together
+    small_bytes: float = 7900.0  # that, where warpgroups share the depth: stages are filled again sooner
+    few_bytes: float = 4850.0  # that, of tiles of 16 rows
+    memory_bytes: float = 3200.0  # from memory, where columns come from: once each
+    start: int = 2200  # until the first stage is there
+    each: int = 24  # until the ends of all blocks have been counted, for each of them
+    tile: int = 1950  # to begin and end a tile, whatever its size
+    piece: int = 1150  # to finish 16 rows of 64 columns, per warp
+    alone: int = 2200  # both of a tile whose depth the warpgroups share,
+    low: int = 1430  # and of one of few rows,
+    fewer: int = 400  # less where these are 16,
+    turn: int = 890  # where they are more than 32, for 32 more,
     higher: int = 50  # and of a slice of one of these
-    box: int = 4000  # and of one whose result the copy engine stores
-    tall: int = 1100  # of those, of one of 256 rows,
-    tall_piece: int = 950  # and more for each piece
-    meet: int = 3650  # to finish a block's share; half as much more for each 16 x 8 of a warp behind the first
-    part: int = 500  # more of that, for each part of the depth
-    together: int = 1750  # for the blocks of a pair to give each other half of their sums
-    gathered: int = 70  # of a slice of a low tile, where its rows are windows
+    box: int = 4190  # and of one whose result the copy engine stores
+    tall: int = 1150  # of those, of one of 256 rows,
+    tall_piece: int = 1110  # and more for each piece
+    meet: int = 3850  # to finish a block's share; half as much more for each 16 x 8 of a warp behind the first
+    part: int = 510  # more of that, for each part of the depth
+    together: int = 1510  # for the blocks of a pair to give each other half of their sums
+    gathered: int = 55  # of a slice of a low tile, where its rows are windows
     open: int = 3000  # until a pair of blocks has agreed to share: weights come so much later
 
 
@@ -222,6 +226,8 @@ def clocks(
     items = choice.tiles(rows, columns, batches) * choice.splits
     waves = max(1.0, items / blocks) if even else math.ceil(items / blocks)
     all_bytes = costs.small_bytes if tile.warpgroups == 1 else costs.all_bytes
+    if tile.rows <= FEW_ROWS:
+        all_bytes = costs.few_bytes
     bandwidth = min(costs.block_bytes, all_bytes / min(items, blocks))
     fetched: float = (choice.brought("a") + choice.brought("b")) * DEPTH * 2
     stages = math.ceil(math.ceil(depth / DEPTH) / choice.splits)
@@ -238,7 +244,8 @@ def clocks(
         stage += costs.gathered * gathered + costs.higher * (tile.rows > LOWER_ROWS)
     finish: float = costs.tile + costs.piece * tile.pieces
     if tile.warpgroups == 1:
-        finish = costs.low + costs.turn * ((tile.rows - 1) // 32) if tile.low else costs.alone
+        finish = costs.low + costs.turn * ((tile.rows - 1) // LOWER_ROWS) if tile.low else costs.alone
+        finish -= costs.fewer * (tile.rows <= FEW_ROWS)
     if boxes and in_boxes(choice):
         finish = costs.tall + costs.tall_piece * tile.pieces if tile.tall else costs.box
     if choice.shared == "depth":
