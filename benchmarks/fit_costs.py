@@ -41,7 +41,7 @@ SHAPES = (
     (3136, 64, 576), (784, 128, 1152), (196, 256, 2304), (49, 512, 4608), (25088, 128, 1152), (1568, 512, 4608),
 )  # fmt: skip
 """(rows, columns, depth): squares, few rows, layers of networks, convolutions of one sample and of many."""
-TILES = tilings.TILES + tilings.LOW_TILES
+TILES = (*tilings.TILES, tilings.LINE_TILE, *tilings.LOW_TILES)
 TURNS = 3
 ROUNDS = 30
 """Steps of the fit in each turn."""

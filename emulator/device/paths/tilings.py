@@ -68,8 +68,6 @@ class Tile:
         """Rows of a and columns of b that the warpgroups read from shared memory."""
         if self.low:
             return self.rows + self.columns
-        if self.tall:
-            return self.warpgroups * (64 + 2 * self.columns)
         return self.warpgroups * (64 + 64 * self.pieces)
 
     @property
@@ -92,7 +90,7 @@ class Tile:
         """The operands that the blocks of a pair may share: 64 rows, or columns, and more for each."""
         if self.tall:
             return ()
-        return tuple(name for name, size in (("a", self.rows), ("b", self.columns)) if size >= 2 * 64)
+        return tuple(name for name, size in (("a", self.rows), ("b", self.columns)) if size % (2 * 64) == 0)
 
     @property
     def most_slices(self) -> int:
@@ -118,8 +116,10 @@ LOWER_ROWS = 32
 """That low tiles finish at once."""
 FEW_ROWS = 16
 """Of the lowest tiles."""
-TALL_TILES = (Tile(256, 128), Tile(256, 64))
-"""Of convolutions, whose result the copy engine stores."""
+TALL_TILES = (Tile(256, 128), Tile(256, 64), Tile(192, 128))
+"""Of convolutions, whose result the copy engine stores; the last one where there are no more outputs than it has."""
+LINE_TILE = Tile(128, 192)
+"""Of 16-bit floats, where a lies along the depth and lanes store results in lines. Its depth is not split."""
 BOX_TILES = (TILES[0], *TALL_TILES)
 """Those whose results the copy engine may store."""
 EXACT_TILES = (Tile(128, 256), Tile(128, 128), Tile(64, 256))
@@ -150,7 +150,7 @@ class Costs:
     turn: int = 890  # where they are more than 32, for 32 more,
     higher: int = 50  # and of a slice of one of these
     box: int = 4190  # and of one whose result the copy engine stores
-    tall: int = 1150  # of those, of one of 256 rows,
+    tall: int = 1150  # of those, of a tall one,
     tall_piece: int = 1110  # and more for each piece
     meet: int = 3850  # to finish a block's share; half as much more for each 16 x 8 of a warp behind the first
     part: int = 510  # more of that, for each part of the depth
@@ -281,6 +281,7 @@ def offers(
         or (
             not tile.low
             and not tile.tall
+            and tile != LINE_TILE
             and splits <= most
             and choice.tiles(rows, columns, batches) * splits <= blocks
         )
@@ -316,8 +317,8 @@ def ways(
 
     Also whether its epilogue is done in registers. None where the handler is quicker. `in_chunks`: results that
     registers finish are stored in lines, of whole chunks. `pairs`: of 16-bit floats, blocks may share operands. `low`:
-    operands lie so that low tiles can be multiplied, and results in lines; `tall`: likewise; `gathered`:
-    rows are windows.
+    operands lie so that low tiles, and LINE_TILE, can be multiplied, and results in lines; `tall`: likewise;
+    `gathered`: rows are windows.
     """
     blocks, depth = context.target.blocks, slices * DEPTH  # f32 takes as long as twice the depth
     fast = epilogue.is_fast(instruction)
@@ -329,11 +330,13 @@ def ways(
     together = fast and in_chunks and dtype is not DType.F32 and epilogue.is_together(instruction)
     pairs = pairs and fast and dtype is not DType.F32
     tiles = tuple(tile for tile in (TILES if fast else SCRATCH_TILES) if dtype is not DType.F32 or tile in TURNED_TILES)
-    if low and fast and dtype is not DType.F32 and epilogue.is_low(instruction):
-        tiles += LOW_TILES
+    if low and fast and dtype is not DType.F32:
+        tiles += (LINE_TILE,)
+        if epilogue.is_low(instruction):
+            tiles += LOW_TILES
     boxes = in_chunks and shape[2] == 1 and fast and dtype is not DType.F32 and epilogue.is_in_boxes(instruction)
     if tall and boxes:
-        tiles += TALL_TILES
+        tiles += TALL_TILES if shape[1] <= TALL_TILES[-1].columns else TALL_TILES[:-1]
     offered = offers(
         *shape, blocks, depth, tiles=tiles, split=split, pairs=pairs, together=together, boxes=boxes, gathered=gathered
     )

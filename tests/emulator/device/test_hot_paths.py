@@ -37,8 +37,12 @@ BLOCKS = 132
 SANITIZED_TIMEOUT = 120.0
 """Seconds: what watches every access takes hundreds of times as long."""
 LARGEST = tilings.TILES[0]
+ANY_TILES = (*tilings.SCRATCH_TILES, tilings.LINE_TILE)
 SPLIT = (Choice(Tile(128, 128), 2), Choice(Tile(64, 64), 2))
-SHARED = (Choice(Tile(128, 128), 1, "b"), Choice(Tile(64, 128), 1, "b"), Choice(Tile(128, 64), 1, "a"))
+SHARED = (
+    Choice(tilings.LINE_TILE, 1, "a"), Choice(Tile(128, 128), 1, "b"), Choice(Tile(64, 128), 1, "b"),
+    Choice(Tile(128, 64), 1, "a"),
+)  # fmt: skip
 TOGETHER = tuple(Choice(tile, 2, "depth") for tile in tilings.TOGETHER_TILES)
 IN_PAIRS = (Choice(LARGEST, 1, "b"), Choice(LARGEST, 1, "a"))
 WINDOWS = (Choice(Tile(64, 64), 1), Choice(Tile(64, 64), 3), Choice(Tile(128, 64), 2), Choice(Tile(128, 128), 1))
@@ -104,8 +108,8 @@ def _low(depth: int) -> Program:
     return assemble(LOW.replace(": T[", ": bf16[").replace("K", str(depth)))
 
 
-def _tall() -> Program:
-    sizes: Mapping[str, Any] = {"channels": 72, "outputs": 136, "epilogue": " bias=bias act=relu"}
+def _tall(outputs: int) -> Program:
+    sizes: Mapping[str, Any] = {"channels": 72, "outputs": outputs, "epilogue": " bias=bias act=relu"}
     return assemble(LAYERS.format(dtype="bf16", **sizes))
 
 
@@ -147,8 +151,8 @@ def _listed(path: int, **programs: Callable[[], Program]) -> dict[str, Way]:
 on_cpu = cpu_machine.needs_compiler
 FLOATS = test_paths_gemm.product("f32[1024, 256]", "f32[256, 1024]", "f32[1024, 1024]")
 WAYS: dict[str, Way] = {
-    **_each("GEMM", lambda: test_paths_gemm.program("bf16"), (*_of(*tilings.SCRATCH_TILES), *SHARED)),
-    **_each("GEMM f16", lambda: test_paths_gemm.program("f16"), _of(Tile(64, 64))),
+    **_each("GEMM", lambda: test_paths_gemm.program("bf16"), (*_of(*ANY_TILES), *SHARED)),
+    **_each("GEMM f16", lambda: test_paths_gemm.program("f16"), _of(Tile(64, 64), tilings.LINE_TILE)),
     **_each("GEMM boxes", _boxes, (*_of(LARGEST), *IN_PAIRS)),
     **_each("GEMM low", lambda: _low(200), _of(*tilings.LOW_TILES)),
     **_each("GEMM deep", lambda: _low(512), (*SPLIT, *TOGETHER)),
@@ -162,7 +166,8 @@ WAYS: dict[str, Way] = {
         streamed_norm=_normalised,
     ),
     **_each("CONV", lambda: assemble(test_paths_conv.CUT), (*WINDOWS, *TOGETHER), layout.PATH_CONV),
-    **_each("CONV tall", _tall, _of(*tilings.TALL_TILES), layout.PATH_CONV),
+    **_each("CONV tall", lambda: _tall(136), _of(*tilings.TALL_TILES[:-1]), layout.PATH_CONV),
+    **_each("CONV tall", lambda: _tall(104), _of(tilings.TALL_TILES[-1]), layout.PATH_CONV),
     **_listed(layout.PATH_PIXELS, CONV_of_images=test_paths_pixels.program_of),
     **_listed(
         layout.PATH_FLASH,

@@ -321,7 +321,8 @@ def force(monkeypatch: pytest.MonkeyPatch, choice: Choice, slices: int) -> None:
 
     def forced(*_shape, tiles=tilings.TILES, split=True, pairs=False, **_costs):
         tile = choice.tile if choice.tile in tiles else tiles[-1]
-        return (Offer(Choice(tile, choice.splits if split else 1, choice.shared if pairs else ""), 0.0),)
+        shared = choice.shared if pairs and tile == choice.tile else ""
+        return (Offer(Choice(tile, choice.splits if split else 1, shared), 0.0),)
 
     def forced_slices(made, _total, *, b_across):
         return min(slices if made == choice else 1, real(made, 10**6, b_across=b_across))
@@ -336,6 +337,7 @@ def force(monkeypatch: pytest.MonkeyPatch, choice: Choice, slices: int) -> None:
     ("tile", "splits", "slices"),
     [
         (Tile(128, 256), 1, 1),
+        (Tile(128, 192), 1, 1),
         (Tile(128, 128), 2, 1),
         (Tile(128, 128), 1, 2),
         (Tile(128, 64), 3, 1),
@@ -361,6 +363,7 @@ def test_every_tile_shape_stays_within_the_bound(monkeypatch, dtype, whole, tile
     ("choice", "slices"),
     [
         (Choice(Tile(128, 256), 1, "b"), 1),
+        (Choice(Tile(128, 192), 1, "a"), 1),
         (Choice(Tile(128, 128), 1, "b"), 2),
         (Choice(Tile(128, 128), 2, "b"), 1),
         (Choice(Tile(64, 128), 1, "b"), 2),

@@ -45,6 +45,10 @@ template <u32 TERMS> DEV GeluFit<TERMS> chosen(u32 kind, const GeluFit<TERMS>& e
 DEV GeluFit<8> gelu_fit(u32 kind) { return chosen(kind, GELU_FIT, GELU_TANH_FIT); }
 DEV GeluFit<5> gelu_fit_bf16(u32 kind) { return chosen(kind, GELU_FIT_BF16, GELU_TANH_FIT_BF16); }
 DEV GeluFit<7> gelu_fit_f16(u32 kind) { return chosen(kind, GELU_FIT_F16, GELU_TANH_FIT_F16); }
+template <bool HALF> DEV auto gelu_fit_of(u32 kind) {
+    if constexpr (HALF) return gelu_fit_f16(kind);
+    else return gelu_fit_bf16(kind);
+}
 
 // Function `kind` of every element; the kinds that the host allows here (paths/epilogue.py).
 template <u32 N> DEV void fast_activate(f32 (&v)[N], u32 kind) {

@@ -19,7 +19,7 @@ struct Lines {
     static constexpr u32 PRESENT = 0x100, HALF = 0x200, SCALED = 0x400, RESIDUAL_FIRST = 0x800, RESIDUAL_LAST = 0x1000, GLU = 0x2000;
     static constexpr u32 ROWS_AT = 14, COLUMNS_AT = 19;  // how many are left: 5 and 9 bits
     static constexpr u32 ANYWHERE = 0x10000000;            // lines are no whole, aligned chunks
-    static constexpr u32 BIAS = 1u << 29, PIECES_AT = 30;  // 2 bits: 0, 1, 2 or 4 pieces
+    static constexpr u32 BIAS = 1u << 29;
     static constexpr u32 RESIDUAL = RESIDUAL_FIRST | RESIDUAL_LAST;
 
     // What happens to all of a result, and how much there is of a part of it.
@@ -37,9 +37,7 @@ struct Lines {
         }
         return what;
     }
-    DEV static u32 size_of(u32 rows, u32 columns, u32 pieces) {
-        return min(pieces, 3) << PIECES_AT | min(rows, PIECE_ROWS) << ROWS_AT | min(columns, MAX_COLUMNS) << COLUMNS_AT;
-    }
+    DEV static u32 size_of(u32 rows, u32 columns) { return min(rows, PIECE_ROWS) << ROWS_AT | columns << COLUMNS_AT; }
     // Anew: an answer that waits for its use behind a piece takes one of seven predicates.
     DEV bool has(u32 flags) const { return (anew(what) & flags) != 0; }
     DEV void keep(u32 flags = 0) const {
@@ -58,8 +56,8 @@ struct Lines {
     DEV u32 act() const { return anew(what) & ACT; }
     DEV u32 dtype() const { return what & HALF ? DTYPE_F16 : DTYPE_BF16; }
     DEV u32 rows() const { return what >> ROWS_AT & 31; }
-    DEV u32 pieces() const { return (what >> PIECES_AT) + (what >> PIECES_AT == 3); }
     DEV u32 columns() const { return what >> COLUMNS_AT & 511; }
+    DEV u32 pieces() const { return ((columns() << (what & GLU ? 1 : 0)) + PIECE_COLUMNS - 1) / PIECE_COLUMNS; }
 
     // Those of a piece further to the right.
     DEV Lines across(u32 pieces) const {
@@ -70,9 +68,6 @@ struct Lines {
         to += static_cast<u64>(skipped) * pitch;
         what -= min(rows(), skipped) << ROWS_AT;
     }
-
-  private:
-    static constexpr u32 MAX_COLUMNS = SUMS / PIECE_SUMS * PIECE_COLUMNS;
 };
 
 // Stores half of a piece from the staging: 8 lines of WIDTH columns, chunks permuted by the line. Neighbouring lanes store
@@ -194,17 +189,20 @@ DEV void finish_lines(f32 (&v)[PIECE_SUMS], const Lines& lines, u32 staging, u32
 
 // What networks do most needs no call: sums are finished where they are. Each of these has code of its own, in which there is
 // little to jump over.
-enum class Direct : u32 { NONE, PLAIN, GELU, RESIDUAL, ANYWHERE };
+enum class Direct : u32 { NONE, PLAIN, GELU_BF16, GELU_F16, RESIDUAL, ANYWHERE };
 DEV Direct direct_of(const Lines& lines) {
     if (lines.has(Lines::SCALED | Lines::RESIDUAL_LAST | Lines::GLU)) return Direct::NONE;
-    if (lines.act() == ACT_GELU || lines.act() == ACT_GELU_TANH) return lines.has(Lines::ANYWHERE | Lines::RESIDUAL) ? Direct::NONE : Direct::GELU;
+    if (lines.act() == ACT_GELU || lines.act() == ACT_GELU_TANH) {
+        if (lines.has(Lines::ANYWHERE | Lines::RESIDUAL)) return Direct::NONE;
+        return lines.has(Lines::HALF) ? Direct::GELU_F16 : Direct::GELU_BF16;
+    }
     if (lines.act() != 0 && lines.act() != ACT_RELU) return Direct::NONE;
     return lines.has(Lines::ANYWHERE) ? Direct::ANYWHERE : lines.has(Lines::RESIDUAL) ? Direct::RESIDUAL : Direct::PLAIN;
 }
 // Takes all of a warp's part of a tile to the result. A piece of the residual is asked for while the one before is finished.
 template <Direct KIND> DEV void finish_direct(f32 (&sums)[SUMS], const EarlyBias& bias, const Lines& all, u32 staging, u32 lane) {
     const u32 pieces = all.pieces();
-    const GeluFit<8> gelu = gelu_fit(all.act());
+    const auto gelu = gelu_fit_of<KIND == Direct::GELU_F16>(all.act());
     const f32 bottom = all.act() != 0 ? 0.0f : __uint_as_float(0xff800000u);  // relu, or nothing
     ComingResidual residual{};
     if (KIND == Direct::RESIDUAL) residual.fetch(all, lane);
@@ -221,7 +219,7 @@ template <Direct KIND> DEV void finish_direct(f32 (&sums)[SUMS], const EarlyBias
         } else if (all.has(Lines::BIAS)) {
             bias.add(v, i, all.dtype(), lane);
         }
-        if (KIND == Direct::GELU) {
+        if (KIND == Direct::GELU_BF16 || KIND == Direct::GELU_F16) {
 #pragma unroll
             for (u32 k = 0; k < PIECE_SUMS; ++k) v[k] = gelu(v[k]);
         } else if (KIND == Direct::RESIDUAL || all.act() != 0) {
@@ -233,7 +231,8 @@ template <Direct KIND> DEV void finish_direct(f32 (&sums)[SUMS], const EarlyBias
 }
 DEV void finish_direct(f32 (&sums)[SUMS], const EarlyBias& bias, const Lines& all, Direct kind, u32 staging, u32 lane) {
     switch (kind) {
-        case Direct::GELU: finish_direct<Direct::GELU>(sums, bias, all, staging, lane); break;
+        case Direct::GELU_BF16: finish_direct<Direct::GELU_BF16>(sums, bias, all, staging, lane); break;
+        case Direct::GELU_F16: finish_direct<Direct::GELU_F16>(sums, bias, all, staging, lane); break;
         case Direct::RESIDUAL: finish_direct<Direct::RESIDUAL>(sums, bias, all, staging, lane); break;
         case Direct::ANYWHERE: finish_direct<Direct::ANYWHERE>(sums, bias, all, staging, lane); break;
         default: finish_direct<Direct::PLAIN>(sums, bias, all, staging, lane); break;

@@ -146,7 +146,7 @@ struct Rehearsal {
         const Launch* const launch = shared_state().launch;
         if (!launch->rehearsal || Kept::warp() < WORKER_WARPS / 2) return false;
         const u32 what = schedule().what, splits = schedule().splits, sums = schedule().tile_rows * schedule().tile_columns;
-        const Lines lines{launch->workspace, 0, what | Lines::size_of(0, 0, max(sums / (2 * BLOCK_ROWS * PIECE_COLUMNS), 1))};
+        const Lines lines{launch->workspace, 0, what | Lines::size_of(0, max(sums / (2 * BLOCK_ROWS), PIECE_COLUMNS) >> (what & Lines::GLU ? 1 : 0))};
         lines.keep();
         return what != 0 && splits == 1 && schedule().tile_rows % BLOCK_ROWS == 0 && !(schedule().flags & OUT_IN_BOXES) && direct_of(lines) != Direct::NONE;
     }
@@ -326,6 +326,7 @@ struct HopperGemm {
             case 0: pass_by(sums, loop.layout, loop.stages, me); break;
             case 64: multiply_any<64>(sums, loop.flags, loop.layout, loop.stages, me); break;
             case 128: multiply_any<128>(sums, loop.flags, loop.layout, loop.stages, me); break;
+            case 192: multiply_deep<192>(sums, loop.flags, loop.layout, loop.stages, me); break;
             default: multiply_any<256>(sums, loop.flags, loop.layout, loop.stages, me); break;
         }
         return true;
@@ -341,6 +342,16 @@ struct HopperGemm {
             case HALF_FLOATS | B_ACROSS: multiply<F16, COLUMNS, false, true>(sums, layout, stages, me, AsLoaded()); break;
             case HALF_FLOATS | A_ACROSS: multiply<F16, COLUMNS, true, false>(sums, layout, stages, me, AsLoaded()); break;
             default: multiply<F16, COLUMNS, true, true>(sums, layout, stages, me, AsLoaded()); break;
+        }
+    }
+
+    // The same of tiles that are offered only where a lies along the depth.
+    template <u32 COLUMNS> static DEV void multiply_deep(f32 (&sums)[SUMS], u32 flags, const TileLayout& layout, u32 stages, Workers& me) {
+        switch (flags & (B_ACROSS | HALF_FLOATS)) {
+            case 0: multiply<Bf16, COLUMNS, false, false>(sums, layout, stages, me, AsLoaded()); break;
+            case B_ACROSS: multiply<Bf16, COLUMNS, false, true>(sums, layout, stages, me, AsLoaded()); break;
+            case HALF_FLOATS: multiply<F16, COLUMNS, false, false>(sums, layout, stages, me, AsLoaded()); break;
+            default: multiply<F16, COLUMNS, false, true>(sums, layout, stages, me, AsLoaded()); break;
         }
     }
 

@@ -111,8 +111,8 @@ DEV Lines lines_of(const HopperProducts& p, u32 all_rows, u32 all_columns, const
     const u32 what = p.schedule().what, pitch = p.schedule().pitch;
     const u32 halves = what & Lines::GLU ? 1 : 0;  // the result of glu has half the columns of the sums
     char* to = p.has(BATCHED) ? element(out, row_offset(out, at.batch * all_rows + part.row)) : out.data + static_cast<u64>(part.row) * pitch;
-    const u32 rows = all_rows - min(all_rows, part.row), columns = (all_columns - min(all_columns, part.column)) >> halves;
-    return Lines{to + (part.column >> halves) * 2, pitch, what | Lines::size_of(rows, columns, part.width / PIECE_COLUMNS)};
+    const u32 rows = all_rows - min(all_rows, part.row), columns = min(part.width, all_columns - min(all_columns, part.column)) >> halves;
+    return Lines{to + (part.column >> halves) * 2, pitch, what | Lines::size_of(rows, columns)};
 }
 
 DEV Lines lines_of(const HopperProducts& p, const ProductTiles& tiles, const ProductItem& at, const WarpPart& part) {

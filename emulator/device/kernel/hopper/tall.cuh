@@ -1,15 +1,14 @@
-// Tall tiles of convolutions: 256 positions by 64 or 128 outputs, whose results the copy engine takes to memory, as those of 128 x 256
-// (boxes.cuh). Layers with few outputs have many positions: the more of them a tile has, the fewer tiles begin and end. As tensor cores
-// take 64 rows, and up to 256 columns, of which they read the rows more often, outputs are the rows: of 128, each warpgroup has 64, of
-// 64 both have the same, and half of the positions. The sums are those of the tile, transposed, and are turned on their way to shared
-// memory.
+// Tall tiles of convolutions: 256 positions by 64 or 128 outputs, or 192 by 128, whose results the copy engine takes to memory, as
+// those of 128 x 256 (boxes.cuh). Layers with few outputs have many positions: the more of them a tile has, the fewer tiles begin and
+// end. As tensor cores take 64 rows, and up to 256 columns, of which they read the rows more often, outputs are the rows: of 128, each
+// warpgroup has 64, of 64 both have the same, and half of the positions. The sums are those of the tile, transposed, and are turned on
+// their way to shared memory.
 //
 // A stage has one slice. What else there is to know is as in boxes.cuh, and the host asks for it at the same places.
 #pragma once
 #ifdef HOPPER
 #include "hopper/boxes.cuh"
 
-constexpr u32 TALL_ROWS = 256;
 constexpr u32 TALL_BOX_ROWS = 64, TALL_BOX_BYTES = TALL_BOX_ROWS * LINE_BYTES;  // of the result, 64 columns wide: what one copy stores
 
 // Bias of the two outputs that a lane has sums of, and activation, of the first COUNT of `sums`.
@@ -52,10 +51,11 @@ DEV void fetch_turned(f32 (&bias)[2], u32 dtype, u32 column, const Workers& me) 
 DEV void meet_in_group(const Workers& me) { named_barrier(FIRST_FREE_BARRIER + me.warp() / 4, WORKER_THREADS / 2); }
 
 // 16-bit floats of type T.
-template <class T, u32 COLUMNS> struct TallTiles {
-    static constexpr u32 WIDTH = COLUMNS * 2;  // positions that a warpgroup multiplies
-    static constexpr u32 WINDOWS_BYTES = TALL_ROWS * LINE_BYTES, STAGE_GRANULES = HopperProducts::granules_of((TALL_ROWS + COLUMNS) * LINE_BYTES);
+template <class T, u32 ROWS, u32 COLUMNS> struct TallTiles {
+    static constexpr u32 WIDTH = ROWS * COLUMNS / 128;  // positions that a warpgroup multiplies
+    static constexpr u32 WINDOWS_BYTES = ROWS * LINE_BYTES, STAGE_GRANULES = HopperProducts::granules_of((ROWS + COLUMNS) * LINE_BYTES);
     static constexpr u32 BOXES = WIDTH / TALL_BOX_ROWS, BOXES_AT_ONCE = 2, BOX_SUMS = TALL_BOX_ROWS / 2;
+    static constexpr u32 SUMS_AT_ONCE = BOXES_AT_ONCE * BOX_SUMS;
 
     static DEV void run(Workers& me) {
         const u32 what = HopperProducts(me.work()).schedule().what;
@@ -125,16 +125,17 @@ template <class T, u32 COLUMNS> struct TallTiles {
         u32 row = corner.row() + (COLUMNS == 64 ? group(me) * WIDTH : 0);
         me.sync();  // all are done with the products, and whoever stored what was in the staging has seen it read
 #pragma unroll 1
-        for (u32 turn = 0; turn < BOXES / BOXES_AT_ONCE; ++turn) {
-            finish_turned<BOXES_AT_ONCE * BOX_SUMS>(sums, bias, what);
+        for (u32 box = 0; box < BOXES; box += BOXES_AT_ONCE) {
+            const bool both = BOXES % BOXES_AT_ONCE == 0 || box + 1 < BOXES;
+            finish_turned<SUMS_AT_ONCE>(sums, bias, what);
             pack_turned<T, 0, BOX_SUMS>(sums, first, me);
-            pack_turned<T, BOX_SUMS, BOX_SUMS>(sums, second, me);
+            if (both) pack_turned<T, BOX_SUMS, BOX_SUMS>(sums, second, me);
             fence_proxy_shared();
             meet_in_group(me);
             if (me.warp() % 4 == 0 && elect_one()) {
                 const void* const map = HopperProducts(me.work()).map(HopperProducts(me.work()).schedule().out_map);
                 tensor_store_2d(map, first, column, row);
-                tensor_store_2d(map, second, column, row + TALL_BOX_ROWS);
+                if (both) tensor_store_2d(map, second, column, row + TALL_BOX_ROWS);
                 bulk_commit();
             }
             if (BOXES == BOXES_AT_ONCE) break;
@@ -142,24 +143,27 @@ template <class T, u32 COLUMNS> struct TallTiles {
             second = first + TALL_BOX_BYTES;
             row += BOXES_AT_ONCE * TALL_BOX_ROWS;
 #pragma unroll
-            for (u32 k = 0; k < WIDTH / 4; ++k) sums[k] = sums[k + WIDTH / 4];
+            for (u32 k = SUMS_AT_ONCE; k < WIDTH / 2; ++k) sums[k - SUMS_AT_ONCE] = sums[k];
         }
     }
 };
 
 struct HopperTall {
-    static DEV bool runs(const Work& w) { return HopperProducts(w).has(OUT_IN_BOXES) && HopperProducts(w).schedule().tile_rows == TALL_ROWS; }
+    static DEV bool runs(const Work& w) { return HopperProducts(w).has(OUT_IN_BOXES) && HopperProducts(w).schedule().tile_rows > BOX_ROWS; }
 
     static DEV void run(Workers& me) {
         me.wait_placed();
         if (me.work().first_tile >= me.work().tiles) return;
         const ProductSchedule& s = HopperProducts(me.work()).schedule();
-        switch (s.tile_columns | (s.flags & HALF_FLOATS)) {
-            case 64: TallTiles<Bf16, 64>::run(me); break;
-            case 128: TallTiles<Bf16, 128>::run(me); break;
-            case 64 | HALF_FLOATS: TallTiles<F16, 64>::run(me); break;
-            default: TallTiles<F16, 128>::run(me); break;
-        }
+        if (s.flags & HALF_FLOATS) run_tiles<F16>(s, me);
+        else run_tiles<Bf16>(s, me);
+    }
+
+  private:
+    template <class T> static DEV void run_tiles(const ProductSchedule& s, Workers& me) {
+        if (s.tile_columns == 64) TallTiles<T, 256, 64>::run(me);
+        else if (s.tile_rows == 192) TallTiles<T, 192, 128>::run(me);
+        else TallTiles<T, 256, 128>::run(me);
     }
 };
 #endif
