@@ -320,7 +320,7 @@ def force(monkeypatch: pytest.MonkeyPatch, choice: Choice, slices: int) -> None:
     real = tilings.slices_of
 
     def forced(*_shape, tiles=tilings.TILES, split=True, pairs=False, **_costs):
-        tile = choice.tile if choice.tile in tiles else tiles[-1]
+        tile = next((tile for tile in (choice.tile, Tile(64, 64)) if tile in tiles), tiles[-1])
         shared = choice.shared if pairs and tile == choice.tile else ""
         return (Offer(Choice(tile, choice.splits if split else 1, shared), 0.0),)
 
