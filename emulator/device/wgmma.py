@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-COLUMNS = (16, 32, 48, 64, 72, 128, 192, 256)
+COLUMNS = (16, 32, 48, 64, 72, 128, 136, 192, 256)
 """Widths of a product that the machine uses; the instruction has every multiple of 8 up to 256."""
 TF32_COLUMNS = (64, 128, 256)
-SETTABLE = (128, 192, 256)
+SETTABLE = (128, 136, 192, 256)
 """Widths that have `multiply_if`."""
 TYPES = {"Bf16": "bf16", "F16": "f16"}
 """Element types of 16 bits: their struct in matrix.cuh, and PTX's name."""

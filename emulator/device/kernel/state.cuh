@@ -118,7 +118,7 @@ struct WorkerPlace {
     };
 };
 
-// Where a tile of a product begins in the result, in units of 16 rows and of 64 columns. Results that are stored in lines or boxes are
+// Where a tile of a product begins in the result, in units of 8 rows and of 64 columns. Results that are stored in lines or boxes are
 // no larger than that allows (CORNER_ROWS and CORNER_COLUMNS in paths/tilings.py). Only a tile that overlaps the one before begins
 // elsewhere, not behind that (last_row and last_column in hopper/tiles.cuh).
 struct ProductCorner {
@@ -129,7 +129,7 @@ struct ProductCorner {
     DEV u32 column() const { return (both & (1u << COLUMN_BITS) - 1) * COLUMNS; }
 
   private:
-    static constexpr u32 ROWS = 16, COLUMNS = 64, COLUMN_BITS = 12;
+    static constexpr u32 ROWS = 8, COLUMNS = 64, COLUMN_BITS = 12;
 };
 constexpr u32 CORNERS = GRANULES + 1;  // more than stages can be in use
 

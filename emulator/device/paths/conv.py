@@ -12,7 +12,7 @@ from dla.emulator.device import layout
 from dla.emulator.device.layout import PATH_CONV, PATH_GEMM
 from dla.emulator.device.paths import epilogue, gemm, tilings
 from dla.emulator.device.paths.tensor_map import ALIGNMENT, MAX_STRIDE, AnyMap, Im2colMap, TensorMap
-from dla.emulator.device.paths.tilings import Choice
+from dla.emulator.device.paths.tilings import Choice, Tile
 from dla.emulator.device.paths.types import Context, Schedule
 from dla.isa.descriptor import Descriptor
 from dla.isa.dtypes import DType
@@ -119,6 +119,11 @@ def _steps(d: Descriptor) -> tuple[int, int, int]:
     return across, down, outer
 
 
+def _tall_tiles(outputs: int) -> tuple[Tile, ...]:
+    few = outputs <= tilings.FEW_OUTPUTS_TILE.columns
+    return (*tilings.TALL_TILES, tilings.FEW_OUTPUTS_TILE) if few else tilings.TALL_TILES
+
+
 def _assemble(
     instruction: Instruction, context: Context, shape: Geometry, out: Descriptor, x: Descriptor, w: Descriptor
 ) -> Schedule | None:
@@ -128,7 +133,7 @@ def _assemble(
     in_chunks = in_lines and epilogue.is_in_chunks(out)
     found = tilings.ways(
         instruction, x.dtype, product, shape.stages, context, in_chunks=in_chunks, pairs=plain, low=in_lines,
-        tall=out.dtype is x.dtype, gathered=not plain,
+        tall=_tall_tiles(shape.outputs) if out.dtype is x.dtype else (), gathered=not plain,
     )  # fmt: skip
     if found is None:
         return None

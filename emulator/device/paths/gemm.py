@@ -286,7 +286,10 @@ class _Scheduler:
         self.in_chunks = self.in_lines and epilogue.is_in_chunks(self.out.descriptor)
         dtype, context = self.a.descriptor.dtype, self.context
         low = self.in_lines and not a.across and not self.grouping.groups
-        found = tilings.ways(self.instruction, dtype, shape, self.slices, context, in_chunks=self.in_chunks, low=low)
+        tall = (tilings.HIGHER_TILE,) if low and dtype is self.out.descriptor.dtype else ()
+        found = tilings.ways(
+            self.instruction, dtype, shape, self.slices, context, in_chunks=self.in_chunks, low=low, tall=tall
+        )
         if found is None:
             return None
         offered, fast = found

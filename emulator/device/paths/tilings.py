@@ -22,7 +22,7 @@ DEPTH = LINE_BYTES // 2
 """Elements of the depth (K) in one slice, of 16 bits."""
 RING_GRANULES, LEAST_STAGES, GRANULE_BYTES = 24, 3, 8192
 """Room for stages, and how many of them there have to be at a time."""
-CORNER_ROWS, CORNER_COLUMNS = 1 << 24, 1 << 18
+CORNER_ROWS, CORNER_COLUMNS = 1 << 23, 1 << 18
 """Of a result, so that the loader can tell the workers where a tile begins (ProductCorner in kernel/state.cuh)."""
 SCRATCH_PITCH = 8
 """Floats between the rows of a tile in scratch memory, so that they begin in different banks."""
@@ -46,7 +46,7 @@ class Tile:
     @property
     def low(self) -> bool:
         """Whether columns are what tensor cores take for rows (kernel/hopper/low.cuh)."""
-        return self.rows % 64 != 0
+        return self.rows % 64 != 0 and not self.tall
 
     @property
     def tall(self) -> bool:
@@ -68,7 +68,7 @@ class Tile:
         """Rows of a and columns of b that the warpgroups read from shared memory."""
         if self.low:
             return self.rows + self.columns
-        return self.warpgroups * (64 + 64 * self.pieces)
+        return self.warpgroups * 64 + self.rows * self.columns // 64
 
     @property
     def warpgroups(self) -> int:
@@ -116,11 +116,15 @@ LOWER_ROWS = 32
 """That low tiles finish at once."""
 FEW_ROWS = 16
 """Of the lowest tiles."""
-TALL_TILES = (Tile(256, 128), Tile(256, 64), Tile(192, 128))
-"""Of convolutions, whose result the copy engine stores; the last one where there are no more outputs than it has."""
+TALL_TILES = (Tile(256, 128), Tile(256, 64))
+"""Of convolutions, whose result the copy engine stores."""
+FEW_OUTPUTS_TILE = Tile(192, 128)
+"""Likewise, where there are no more outputs than it has."""
+HIGHER_TILE = Tile(136, 128)
+"""Of products whose a lies along the depth and whose result the copy engine stores: a few rows more than 128."""
 LINE_TILE = Tile(128, 192)
 """Of 16-bit floats, where a lies along the depth and lanes store results in lines. Its depth is not split."""
-BOX_TILES = (TILES[0], *TALL_TILES)
+BOX_TILES = (TILES[0], *TALL_TILES, FEW_OUTPUTS_TILE, HIGHER_TILE)
 """Those whose results the copy engine may store."""
 EXACT_TILES = (Tile(128, 256), Tile(128, 128), Tile(64, 256))
 """Those of f32 as it is: a warp has 16 rows of 128 or 256 columns. One stage and the sums fit the ring."""
@@ -311,14 +315,14 @@ def is_exact(instruction: Instruction, dtype: DType) -> bool:
 
 def ways(
     instruction: Instruction, dtype: DType, shape: tuple[int, int, int], slices: int, context: Context,
-    *, in_chunks: bool, pairs: bool = True, low: bool = False, tall: bool = False, gathered: bool = False,
+    *, in_chunks: bool, pairs: bool = True, low: bool = False, tall: tuple[Tile, ...] = (), gathered: bool = False,
 ) -> tuple[tuple[Offer[Choice], ...], bool] | None:  # fmt: skip
     """What is offered for a product of `shape` (rows, columns, batches) and a depth of `slices`.
 
     Also whether its epilogue is done in registers. None where the handler is quicker. `in_chunks`: results that
     registers finish are stored in lines, of whole chunks. `pairs`: of 16-bit floats, blocks may share operands. `low`:
-    operands lie so that low tiles, and LINE_TILE, can be multiplied, and results in lines; `tall`: likewise;
-    `gathered`: rows are windows.
+    operands lie so that low tiles, and LINE_TILE, can be multiplied, and results in lines; `tall`: tall tiles that can
+    be multiplied, if the copy engine stores the result; `gathered`: rows are windows.
     """
     blocks, depth = context.target.blocks, slices * DEPTH  # f32 takes as long as twice the depth
     fast = epilogue.is_fast(instruction)
@@ -335,8 +339,8 @@ def ways(
         if epilogue.is_low(instruction):
             tiles += LOW_TILES
     boxes = in_chunks and shape[2] == 1 and fast and dtype is not DType.F32 and epilogue.is_in_boxes(instruction)
-    if tall and boxes:
-        tiles += TALL_TILES if shape[1] <= TALL_TILES[-1].columns else TALL_TILES[:-1]
+    if boxes:
+        tiles += tall
     offered = offers(
         *shape, blocks, depth, tiles=tiles, split=split, pairs=pairs, together=together, boxes=boxes, gathered=gathered
     )

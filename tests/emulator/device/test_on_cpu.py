@@ -9,7 +9,7 @@ import pytest
 
 from dla.assembler import assemble
 from dla.emulator.compare import compare
-from dla.emulator.device.layout import OUT_IN_BOXES, PATH_CONV, PATH_GEMM
+from dla.emulator.device.layout import OUT_IN_BOXES, PATH_CONV, PATH_GEMM, PRODUCT_SCHEDULE
 from dla.emulator.device.paths import tilings
 from dla.emulator.device.paths.choices import Offer
 from dla.emulator.device.paths.tilings import Choice, Tile
@@ -262,20 +262,26 @@ main:
 
 
 @pytest.mark.parametrize(
-    ("dtype", "depth", "shared", "turned", "epilogue"),
+    ("dtype", "depth", "choice", "turned", "epilogue"),
     [
-        ("bf16", 328, "b", "", ""),
-        ("f16", 328, "a", ".T", " bias=bias act=gelu"),
-        ("bf16", 328, "", ".T", " bias=bias act=relu"),
-        ("bf16", 40, "b", "", " bias=bias"),
-        ("bf16", 72, "", ".T", ""),
+        ("bf16", 328, Choice(tilings.TILES[0], 1, "b"), "", ""),
+        ("f16", 328, Choice(tilings.TILES[0], 1, "a"), ".T", " bias=bias act=gelu"),
+        ("bf16", 328, Choice(tilings.TILES[0], 1), ".T", " bias=bias act=relu"),
+        ("bf16", 40, Choice(tilings.TILES[0], 1, "b"), "", " bias=bias"),
+        ("bf16", 72, Choice(tilings.TILES[0], 1), ".T", ""),
+        ("bf16", 328, Choice(tilings.HIGHER_TILE, 1), "", " bias=bias act=gelu"),
+        ("f16", 328, Choice(tilings.HIGHER_TILE, 1), "", ""),
+        ("f16", 72, Choice(tilings.HIGHER_TILE, 1), ".T", " bias=bias act=relu"),
+        ("bf16", 40, Choice(tilings.HIGHER_TILE, 1), ".T", " act=gelu_tanh"),
     ],
 )
-def test_results_that_leave_in_boxes(monkeypatch, dtype, depth, shared, turned, epilogue):
+def test_results_that_leave_in_boxes(monkeypatch, dtype, depth, choice, turned, epilogue):
     """The copy engine reads a tile's result while the next one is under way, and writes all before others read it."""
-    choice = Choice(tilings.TILES[0], 1, shared)
     plain = Choice(tilings.TILES[0], 1)
-    offered = lambda *_shape, pairs=False, **_which: (Offer(choice if pairs else plain, 0.0),)  # noqa: E731
+
+    def offered(*_shape, tiles, pairs=False, **_which):
+        return (Offer(choice if choice.tile in tiles and (pairs or not choice.shared) else plain, 0.0),)
+
     monkeypatch.setattr(tilings, "offers", offered)
     weights = f"520, {depth}" if turned else f"{depth}, 520"
     program = assemble(IN_BOXES.format(dtype=dtype, depth=depth, weights=weights, turned=turned, epilogue=epilogue))
@@ -288,6 +294,8 @@ def test_results_that_leave_in_boxes(monkeypatch, dtype, depth, shared, turned, 
     flags = [schedule.detail[3] for schedule in session.plan.schedules if schedule.path in (PATH_GEMM, PATH_CONV)]
     assert len(flags) == 3
     assert all(flag & OUT_IN_BOXES for flag in flags)
+    products = [schedule.detail for schedule in session.plan.schedules if schedule.path == PATH_GEMM]
+    assert [PRODUCT_SCHEDULE.values(detail)["tile_rows"] for detail in products] == [choice.tile.rows] * 2
     seen = []
     for session.seed in range(2):
         result = session.run(inputs)

@@ -324,34 +324,25 @@ struct HopperGemm {
         }
         switch (loop.width) {
             case 0: pass_by(sums, loop.layout, loop.stages, me); break;
-            case 64: multiply_any<64>(sums, loop.flags, loop.layout, loop.stages, me); break;
-            case 128: multiply_any<128>(sums, loop.flags, loop.layout, loop.stages, me); break;
-            case 192: multiply_deep<192>(sums, loop.flags, loop.layout, loop.stages, me); break;
-            default: multiply_any<256>(sums, loop.flags, loop.layout, loop.stages, me); break;
+            case 64: multiply_any<true, 64>(sums, loop.flags, loop.layout, loop.stages, me); break;
+            case 128: multiply_any<true, 128>(sums, loop.flags, loop.layout, loop.stages, me); break;
+            case 192: multiply_any<false, 192>(sums, loop.flags, loop.layout, loop.stages, me); break;
+            default: multiply_any<true, 256>(sums, loop.flags, loop.layout, loop.stages, me); break;
         }
         return true;
     }
 
-    template <u32 COLUMNS> static DEV void multiply_any(f32 (&sums)[SUMS], u32 flags, const TileLayout& layout, u32 stages, Workers& me) {
-        switch (flags & (A_ACROSS | B_ACROSS | HALF_FLOATS)) {
+    // EITHER_A: a may lie across, too.
+    template <bool EITHER_A, u32 COLUMNS> static DEV void multiply_any(f32 (&sums)[SUMS], u32 flags, const TileLayout& layout, u32 stages, Workers& me) {
+        switch (flags & (EITHER_A * A_ACROSS | B_ACROSS | HALF_FLOATS)) {
             case 0: multiply<Bf16, COLUMNS, false, false>(sums, layout, stages, me, AsLoaded()); break;
             case B_ACROSS: multiply<Bf16, COLUMNS, false, true>(sums, layout, stages, me, AsLoaded()); break;
-            case A_ACROSS: multiply<Bf16, COLUMNS, true, false>(sums, layout, stages, me, AsLoaded()); break;
-            case A_ACROSS | B_ACROSS: multiply<Bf16, COLUMNS, true, true>(sums, layout, stages, me, AsLoaded()); break;
+            case A_ACROSS: multiply<Bf16, COLUMNS, EITHER_A, false>(sums, layout, stages, me, AsLoaded()); break;
+            case A_ACROSS | B_ACROSS: multiply<Bf16, COLUMNS, EITHER_A, true>(sums, layout, stages, me, AsLoaded()); break;
             case HALF_FLOATS: multiply<F16, COLUMNS, false, false>(sums, layout, stages, me, AsLoaded()); break;
             case HALF_FLOATS | B_ACROSS: multiply<F16, COLUMNS, false, true>(sums, layout, stages, me, AsLoaded()); break;
-            case HALF_FLOATS | A_ACROSS: multiply<F16, COLUMNS, true, false>(sums, layout, stages, me, AsLoaded()); break;
-            default: multiply<F16, COLUMNS, true, true>(sums, layout, stages, me, AsLoaded()); break;
-        }
-    }
-
-    // The same of tiles that are offered only where a lies along the depth.
-    template <u32 COLUMNS> static DEV void multiply_deep(f32 (&sums)[SUMS], u32 flags, const TileLayout& layout, u32 stages, Workers& me) {
-        switch (flags & (B_ACROSS | HALF_FLOATS)) {
-            case 0: multiply<Bf16, COLUMNS, false, false>(sums, layout, stages, me, AsLoaded()); break;
-            case B_ACROSS: multiply<Bf16, COLUMNS, false, true>(sums, layout, stages, me, AsLoaded()); break;
-            case HALF_FLOATS: multiply<F16, COLUMNS, false, false>(sums, layout, stages, me, AsLoaded()); break;
-            default: multiply<F16, COLUMNS, false, true>(sums, layout, stages, me, AsLoaded()); break;
+            case HALF_FLOATS | A_ACROSS: multiply<F16, COLUMNS, EITHER_A, false>(sums, layout, stages, me, AsLoaded()); break;
+            default: multiply<F16, COLUMNS, EITHER_A, true>(sums, layout, stages, me, AsLoaded()); break;
         }
     }
 

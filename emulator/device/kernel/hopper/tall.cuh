@@ -1,8 +1,8 @@
-// Tall tiles of convolutions: 256 positions by 64 or 128 outputs, or 192 by 128, whose results the copy engine takes to memory, as
-// those of 128 x 256 (boxes.cuh). Layers with few outputs have many positions: the more of them a tile has, the fewer tiles begin and
-// end. As tensor cores take 64 rows, and up to 256 columns, of which they read the rows more often, outputs are the rows: of 128, each
-// warpgroup has 64, of 64 both have the same, and half of the positions. The sums are those of the tile, transposed, and are turned on
-// their way to shared memory.
+// Tall tiles: of convolutions, 256 positions by 64 or 128 outputs, or 192 by 128; of products, 136 rows by 128 columns. The copy engine
+// takes their results to memory, as those of 128 x 256 (boxes.cuh). Layers with few outputs have many positions: the more of them a tile
+// has, the fewer tiles begin and end. And where a product has a few rows more than so many tiles of 128, 136 need no further ones. As
+// tensor cores take 64 rows, and any 8 columns up to 256, outputs are the rows: of 128, each warpgroup has 64, of 64 both have the
+// same, and half of the positions. The sums are those of the tile, transposed, and are turned on their way to shared memory.
 //
 // A stage has one slice. What else there is to know is as in boxes.cuh, and the host asks for it at the same places.
 #pragma once
@@ -50,12 +50,13 @@ DEV void fetch_turned(f32 (&bias)[2], u32 dtype, u32 column, const Workers& me) 
 }
 DEV void meet_in_group(const Workers& me) { named_barrier(FIRST_FREE_BARRIER + me.warp() / 4, WORKER_THREADS / 2); }
 
-// 16-bit floats of type T.
-template <class T, u32 ROWS, u32 COLUMNS> struct TallTiles {
+// 16-bit floats of type T. ACROSS: b, with its outputs, lies across.
+template <class T, u32 ROWS, u32 COLUMNS, bool ACROSS = false> struct TallTiles {
     static constexpr u32 WIDTH = ROWS * COLUMNS / 128;  // positions that a warpgroup multiplies
     static constexpr u32 WINDOWS_BYTES = ROWS * LINE_BYTES, STAGE_GRANULES = HopperProducts::granules_of((ROWS + COLUMNS) * LINE_BYTES);
-    static constexpr u32 BOXES = WIDTH / TALL_BOX_ROWS, BOXES_AT_ONCE = 2, BOX_SUMS = TALL_BOX_ROWS / 2;
+    static constexpr u32 BOXES = (WIDTH + TALL_BOX_ROWS - 1) / TALL_BOX_ROWS, BOXES_AT_ONCE = 2, BOX_SUMS = TALL_BOX_ROWS / 2;
     static constexpr u32 SUMS_AT_ONCE = BOXES_AT_ONCE * BOX_SUMS;
+    static constexpr bool OVERLAP = WIDTH % TALL_BOX_ROWS != 0;  // boxes do: the last one has positions of the one before, too
 
     static DEV void run(Workers& me) {
         const u32 what = HopperProducts(me.work()).schedule().what;
@@ -83,21 +84,21 @@ template <class T, u32 ROWS, u32 COLUMNS> struct TallTiles {
 
     // The last stage is not released: the result is put there. `kept`: so is that of the tile before still, in front of these.
     static DEV void multiply(f32 (&sums)[WIDTH / 2], u32 stages, bool kept, Workers& me) {
-        using Product = Wgmma<T, WIDTH, false, false>;
-        constexpr u32 STEP = STEP_DEPTH * 2 >> 4;  // in 16 bytes
+        using Product = Wgmma<T, WIDTH, ACROSS, false>;
+        constexpr u32 STEP = STEP_DEPTH * 2 >> 4, OUTPUTS_STEP = ACROSS ? STEP_DEPTH * LINE_BYTES >> 4 : STEP;  // in 16 bytes
         const u32 outputs = WINDOWS_BYTES + (COLUMNS == 64 ? 0 : group(me) * 64 * LINE_BYTES);
         const u32 windows = COLUMNS == 64 ? group(me) * WIDTH * LINE_BYTES : 0;
 #pragma unroll 1
         for (u32 i = 0; i < stages; ++i) {
             Stage stage;
             const u32 address = me.next(stage, STAGE_GRANULES);
-            const u32 a = descriptor_low(address + outputs, 0), b = descriptor_low(address + windows, 0);
+            const u32 a = descriptor_low(address + outputs, ACROSS ? GRANULE_BYTES : 0), b = descriptor_low(address + windows, 0);
             me.wait(stage);
             warpgroup_fence();
             Product::multiply_if(sums, matrix_descriptor(a), matrix_descriptor(b), i);
 #pragma unroll
             for (u32 step = 1; step < DEPTH / STEP_DEPTH; ++step)
-                Product::multiply(sums, matrix_descriptor(a + step * STEP), matrix_descriptor(b + step * STEP));
+                Product::multiply(sums, matrix_descriptor(a + step * OUTPUTS_STEP), matrix_descriptor(b + step * STEP));
             warpgroup_commit();
             warpgroup_wait<1>();
             if (i == 0) continue;
@@ -115,8 +116,8 @@ template <class T, u32 ROWS, u32 COLUMNS> struct TallTiles {
         me.release(Stage{me.place.sequence - before, 0});
     }
 
-    // Takes the sums to the result, two boxes of a warpgroup at a time. The first box leaves from its staging, the others from the
-    // tile's last stage.
+    // Takes the sums to the result, two boxes of a warpgroup at a time, or all where these overlap. The first box leaves from its
+    // staging, the others from the tile's last stage.
     static DEV void finish(f32 (&sums)[WIDTH / 2], const f32 (&bias)[2], u32 what, const ProductCorner& corner, const Workers& me) {
         const u32 granule = me.place.granule - STAGE_GRANULES, memory = shared_address(shared_memory);
         u32 first = memory + STAGING_AT + group(me) * TALL_BOX_BYTES;
@@ -124,26 +125,44 @@ template <class T, u32 ROWS, u32 COLUMNS> struct TallTiles {
         const u32 column = column_of(corner, me);
         u32 row = corner.row() + (COLUMNS == 64 ? group(me) * WIDTH : 0);
         me.sync();  // all are done with the products, and whoever stored what was in the staging has seen it read
-#pragma unroll 1
-        for (u32 box = 0; box < BOXES; box += BOXES_AT_ONCE) {
-            const bool both = BOXES % BOXES_AT_ONCE == 0 || box + 1 < BOXES;
-            finish_turned<SUMS_AT_ONCE>(sums, bias, what);
+        if constexpr (OVERLAP) {
+            const u32 third = second + TALL_BOX_BYTES;
+            finish_turned<WIDTH / 2>(sums, bias, what);
             pack_turned<T, 0, BOX_SUMS>(sums, first, me);
-            if (both) pack_turned<T, BOX_SUMS, BOX_SUMS>(sums, second, me);
-            fence_proxy_shared();
-            meet_in_group(me);
-            if (me.warp() % 4 == 0 && elect_one()) {
-                const void* const map = HopperProducts(me.work()).map(HopperProducts(me.work()).schedule().out_map);
+            pack_turned<T, BOX_SUMS, BOX_SUMS>(sums, second, me);
+            pack_turned<T, WIDTH / 2 - BOX_SUMS, BOX_SUMS>(sums, third, me);
+            leave(me, [&](const void* map) {
                 tensor_store_2d(map, first, column, row);
-                if (both) tensor_store_2d(map, second, column, row + TALL_BOX_ROWS);
-                bulk_commit();
-            }
-            if (BOXES == BOXES_AT_ONCE) break;
-            first = second + TALL_BOX_BYTES;
-            second = first + TALL_BOX_BYTES;
-            row += BOXES_AT_ONCE * TALL_BOX_ROWS;
+                tensor_store_2d(map, second, column, row + TALL_BOX_ROWS);
+                tensor_store_2d(map, third, column, row + WIDTH - TALL_BOX_ROWS);
+            });
+        } else {
+#pragma unroll 1
+            for (u32 box = 0; box < BOXES; box += BOXES_AT_ONCE) {
+                const bool both = BOXES % BOXES_AT_ONCE == 0 || box + 1 < BOXES;
+                finish_turned<SUMS_AT_ONCE>(sums, bias, what);
+                pack_turned<T, 0, BOX_SUMS>(sums, first, me);
+                if (both) pack_turned<T, BOX_SUMS, BOX_SUMS>(sums, second, me);
+                leave(me, [&](const void* map) {
+                    tensor_store_2d(map, first, column, row);
+                    if (both) tensor_store_2d(map, second, column, row + TALL_BOX_ROWS);
+                });
+                if (BOXES == BOXES_AT_ONCE) break;
+                first = second + TALL_BOX_BYTES;
+                second = first + TALL_BOX_BYTES;
+                row += BOXES_AT_ONCE * TALL_BOX_ROWS;
 #pragma unroll
-            for (u32 k = SUMS_AT_ONCE; k < WIDTH / 2; ++k) sums[k - SUMS_AT_ONCE] = sums[k];
+                for (u32 k = SUMS_AT_ONCE; k < WIDTH / 2; ++k) sums[k - SUMS_AT_ONCE] = sums[k];
+            }
+        }
+    }
+    // Once the warpgroup has packed its boxes, one lane has the copy engine take them: store(map).
+    template <class Store> static DEV void leave(const Workers& me, Store store) {
+        fence_proxy_shared();
+        meet_in_group(me);
+        if (me.warp() % 4 == 0 && elect_one()) {
+            store(HopperProducts(me.work()).map(HopperProducts(me.work()).schedule().out_map));
+            bulk_commit();
         }
     }
 };
@@ -162,8 +181,10 @@ struct HopperTall {
   private:
     template <class T> static DEV void run_tiles(const ProductSchedule& s, Workers& me) {
         if (s.tile_columns == 64) TallTiles<T, 256, 64>::run(me);
+        else if (s.tile_rows == 256) TallTiles<T, 256, 128>::run(me);
         else if (s.tile_rows == 192) TallTiles<T, 192, 128>::run(me);
-        else TallTiles<T, 256, 128>::run(me);
+        else if (s.flags & B_ACROSS) TallTiles<T, 136, 128, true>::run(me);
+        else TallTiles<T, 136, 128>::run(me);
     }
 };
 #endif
