@@ -189,14 +189,14 @@ struct FewTarget {
     }
 };
 
-// Partial results, each of `rows` lines: COLUMNS sums, and behind them the row's maximum and denominator; in the workspace once
+// Partial results, of PARTS warps at most, each of `rows` lines: COLUMNS sums, and behind them the row's maximum and denominator; in the workspace once
 // for each four sums, so that whoever takes these up needs nobody else's.
-template <u32 COLUMNS> struct FewResults {
+template <u32 COLUMNS, u32 PARTS> struct FewResults {
     static constexpr u32 PITCH = COLUMNS + 4, QUADS = COLUMNS / 4;
     static constexpr u32 SHOWN_PITCH = COLUMNS + 2 * QUADS, MOST = FEW_ROWS * (128 + 2 * 128 / 4);  // words in the workspace
     // Of few rows, as many lanes as there are share four columns: each has some of the parts.
     static constexpr u32 LEAST_ROWS = 4, MOST_LANES = WORKER_THREADS / (LEAST_ROWS * QUADS);
-    static_assert(WARP % QUADS == 0 && MOST_LANES > 1, "a row that is done twice is one warp's");
+    static_assert(WARP % QUADS == 0 && MOST_LANES > 1 && PARTS % MOST_LANES == 0, "a row that is done twice is one warp's");
 
     DEV static u32 bytes(u32 parts, u32 rows) { return parts * rows * PITCH * sizeof(f32); }
     DEV static f32* line(f32* parts, u32 part, u32 rows, u32 line) { return parts + (part * rows + line) * PITCH; }
@@ -246,10 +246,10 @@ template <u32 COLUMNS> struct FewResults {
 
     // Of the parts, a lane adds those LANES apart. There is no branch: lanes would shuffle one by one behind it.
     template <u32 LANES> static DEV FewQuad add_parts(f32* parts, u32 count, u32 rows, u32 row, u32 column, u32 lane) {
-        FewQuad quads[WORKER_WARPS / LANES];
+        FewQuad quads[PARTS / LANES];
         const u32 last = max(count, 1u) - 1;
 #pragma unroll
-        for (u32 j = 0; j < WORKER_WARPS / LANES; ++j) {
+        for (u32 j = 0; j < PARTS / LANES; ++j) {
             const u32 part = lane + j * LANES;
             const f32* const from = line(parts, min(part, last), rows, row);
             const float2 tail = *reinterpret_cast<const float2*>(from + COLUMNS);

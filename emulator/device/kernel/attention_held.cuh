@@ -16,13 +16,13 @@ struct HeldLines {
 
     DEV HeldLines(const Tensor& tensor, i64 from, u32 chunk)
         : t(tensor), base(in_global(tensor.data) + (from + chunk * 8) * 2), pitch(tensor.strides[2] * 2) {}
-    DEV uint4 load(u32 line, u32 chunk) const { return load_at(line * pitch, chunk); }
-    DEV uint4 load_at(i64 line, u32 chunk) const {  // in bytes
-        const char* p = base + line + chunk * CHUNK_BYTES;
+    DEV const char* at(u32 line) const { return base + line * pitch; }
+    DEV uint4 load(const char* line, u32 chunk) const {
+        const char* p = line + chunk * CHUNK_BYTES;
         return range_in_bounds(t, p, CHUNK_BYTES) ? *reinterpret_cast<const uint4*>(p) : make_uint4(0, 0, 0, 0);
     }
     DEV void expect(u32 line, u32 chunk) const {
-        const char* p = base + line * pitch + chunk * CHUNK_BYTES;
+        const char* p = at(line) + chunk * CHUNK_BYTES;
         if (range_in_bounds(t, p, CHUNK_BYTES)) prefetch(p);
     }
 };
@@ -105,7 +105,20 @@ template <class T, u32 WIDTH> struct HeldProducts {
 // the place of what they loaded from memory; values past the last one are that one, too. A warp has all its keys in one step then.
 template <u32 WIDTH> struct FreshLine {
     u32 line;  // the last key; ~0 if it is not among those of the tile, or was there before
+    i64 moved;                      // bytes from memory to the exchange
+    const char *key_at, *value_at;  // in memory
     uint4 key[WIDTH / 32], value;
+
+    // What need not be asked for is the query once more.
+    DEV void find(const AttentionArgs& args, const FewQueries& few, const FewQueriesTile& tile, const char* query, const HeldLines& keys,
+                  const HeldLines& values) {
+        const u32 last = args.k().dims[2] - 1;
+        const bool more = last - tile.begin < tile.end - tile.begin;
+        line = more ? last : ~0u;
+        moved = exchange_at(args.work, few.takes) - in_global(args.q().data);
+        key_at = more ? keys.at(last) : query;
+        value_at = more ? values.at(last) : query;
+    }
 };
 
 // A warp has 16 keys at a time, and 64 columns: SIDES warps share the same keys.
@@ -113,7 +126,7 @@ template <class T, u32 WIDTH> struct HeldAttention {
     static constexpr u32 COLUMNS = 64, SIDES = WIDTH / COLUMNS, PARTS = WORKER_WARPS / SIDES, KEYS = PARTS * STEP_KEYS;
     using Warp = WarpAttention<T, STEP_KEYS, COLUMNS>;
     using Running = typename Warp::Running;
-    using Results = FewResults<WIDTH>;
+    using Results = FewResults<WIDTH, PARTS>;
     using Products = HeldProducts<T, WIDTH>;
     using Deep = typename Products::Deep;
     using Values = typename Products::Values;
@@ -162,20 +175,29 @@ template <class T, u32 WIDTH> struct HeldAttention {
         const HeldLines values(args.v(), tile.base(args.v(), tile.key_head), block.warp() % SIDES * (COLUMNS / 8) + g);
         const HeldLines queries(args.q(), tile.base(args.q(), tile.head), t);
         const HeldRows rows(args, few, tile, g);
+        const char* query_at[2] = {queries.base + rows.query[0], queries.base + rows.query[1]};
+        const char *key_at[2], *value_at[4];
+        find_keys(key_at, keys, key + g, end);
+        find_values(value_at, values, key + 2 * t, end);
+        FreshLine<WIDTH> fresh;
+        if (TAKES) fresh.find(args, few, tile, query_at[0], keys, values);
+        hold(query_at);
+        hold(key_at);
+        hold(value_at);
         if (!block.begin()) return false;
         Deep k, q;
         Values v;
-        load_keys(k, keys, key + g, end);
-        load_values(v, values, key + 2 * t, end);
-        if (TAKES) {
-            FreshLine<WIDTH> fresh;
-            take_queries(q, fresh, args, few, tile, queries, rows.query, keys, values, t);
-            if (fresh.line - key < STEP_KEYS) put_fresh(k, v, fresh, key, end, g, t);
-        } else {
+        if (!TAKES) {  // first: products wait for these and for keys
 #pragma unroll
             for (u32 half = 0; half < 2; ++half)
 #pragma unroll
-                for (u32 i = 0; i < WIDTH / 32; ++i) q[half][i] = queries.load_at(rows.query[half], 4 * i);
+                for (u32 i = 0; i < WIDTH / 32; ++i) q[half][i] = queries.load(query_at[half], 4 * i);
+        }
+        load_keys(k, keys, key_at);
+        load_values(v, values, value_at);
+        if (TAKES) {
+            take_queries(q, fresh, args, tile.rows, query_at, t);
+            if (fresh.line - key < STEP_KEYS) put_fresh(k, v, fresh, key, end, g, t);
         }
         const u32 halves = tile.rows > 8 ? 2 : 1;
         Running r;
@@ -185,41 +207,37 @@ template <class T, u32 WIDTH> struct HeldAttention {
             const u32 next = key + KEYS;
             f32 scores[2][4] = {};
             Products::multiply_keys(scores, q, k);
-            if (next < end) load_keys(k, keys, next + g, end);
+            if (next < end) {
+                find_keys(key_at, keys, next + g, end);
+                load_keys(k, keys, key_at);
+            }
             rows.hide(scores, key + 2 * t, few.scale);
             Warp::soften(scores, r, halves);
             Products::multiply_values(r.sums, scores, v);
             if (next >= end) break;
             key = next;
-            load_values(v, values, key + 2 * t, end);
+            find_values(value_at, values, key + 2 * t, end);
+            load_values(v, values, value_at);
         }
         keep(r, reinterpret_cast<f32*>(block.scratch()), tile.rows, block);
         return true;
     }
 
-    // The query, and the last key and value where they come with it. What need not be asked for is the query once more: there is no
-    // branch, because a 16-byte load whose result comes from one of two places goes to local memory.
-    static DEV void take_queries(Deep& q, FreshLine<WIDTH>& fresh, const AttentionArgs& args, const FewQueries& few, const FewQueriesTile& tile,
-                                 const HeldLines& queries, const i64 (&query)[2], const HeldLines& keys, const HeldLines& values, u32 t) {
-        const u32 last = args.k().dims[2] - 1;
-        fresh.line = last - tile.begin < tile.end - tile.begin ? last : ~0u;
-        const i64 moved = exchange_at(args.work, few.takes) - in_global(args.q().data);  // from memory to the exchange
-        const char* const own = queries.base + query[0];
-        const bool more = fresh.line != ~0u;
-        const char* const key = more ? keys.base + last * keys.pitch : own;
-        const char* const value = more ? values.base + last * values.pitch : own;
-        const HeldTables<T, WIDTH> tables(args.work.operands + TABLES_SLOT, t, true, own);
-        const auto load = [&](const char* p) { return load_relaxed_16(reinterpret_cast<const f32*>(p + moved)); };
+    // The query, and the last key and value where they come with it, or the query once more: there is no branch, because a 16-byte load
+    // whose result comes from one of two places goes to local memory.
+    static DEV void take_queries(Deep& q, FreshLine<WIDTH>& fresh, const AttentionArgs& args, u32 rows, const char* const (&query)[2], u32 t) {
+        const HeldTables<T, WIDTH> tables(args.work.operands + TABLES_SLOT, t, true, query[0]);
+        const auto load = [&](const char* p) { return load_relaxed_16(reinterpret_cast<const f32*>(p + fresh.moved)); };
         const auto look = [&] {
             u32 most = 0;
 #pragma unroll
             for (u32 i = 0; i < WIDTH / 32; ++i) {
-                q[0][i] = load(queries.base + query[0] + 4 * i * CHUNK_BYTES);
-                q[1][i] = load(queries.base + query[1] + 4 * i * CHUNK_BYTES);
-                fresh.key[i] = load(key + 4 * i * CHUNK_BYTES);
+                q[0][i] = load(query[0] + 4 * i * CHUNK_BYTES);
+                q[1][i] = load(query[1] + 4 * i * CHUNK_BYTES);
+                fresh.key[i] = load(fresh.key_at + 4 * i * CHUNK_BYTES);
                 most = max(most, max(most_of(q[0][i]), max(most_of(q[1][i]), most_of(fresh.key[i]))));
             }
-            fresh.value = load(value);
+            fresh.value = load(fresh.value_at);
             most = max(most, most_of(fresh.value));
             return __all_sync(0xffffffffu, most != NOT_THERE);
         };
@@ -227,7 +245,7 @@ template <class T, u32 WIDTH> struct HeldAttention {
         // After a trap, whatever is there: the other warps count on this one.
         if (!spin(launch, look, [&] { raise(launch, TRAP_TIMEOUT, present_instruction(), WAITED_FOR_RESULTS); })) stop(shared_state());
         tables.rotate_line(q[0]);
-        if (tile.rows > 8) tables.rotate_line(q[1]);  // else nobody asks for what becomes of it
+        if (rows > 8) tables.rotate_line(q[1]);  // else nobody asks for what becomes of it
         tables.rotate_line(fresh.key);
     }
     static DEV void put_fresh(Deep& k, Values& v, const FreshLine<WIDTH>& fresh, u32 key, u32 end, u32 g, u32 t) {
@@ -243,15 +261,23 @@ template <class T, u32 WIDTH> struct HeldAttention {
     }
 
     // Lines past the last key are that key once more: their scores are hidden.
-    static DEV void load_keys(Deep& k, const HeldLines& lines, u32 key, u32 end) {
+    static DEV void find_keys(const char* (&at)[2], const HeldLines& lines, u32 key, u32 end) {
+#pragma unroll
+        for (u32 j = 0; j < 2; ++j) at[j] = lines.at(min(key + 8 * j, end - 1));
+    }
+    static DEV void find_values(const char* (&at)[4], const HeldLines& lines, u32 key, u32 end) {
+#pragma unroll
+        for (u32 j = 0; j < 4; ++j) at[j] = lines.at(min(key + j % 2 + j / 2 * 8, end - 1));
+    }
+    static DEV void load_keys(Deep& k, const HeldLines& lines, const char* const (&at)[2]) {
 #pragma unroll
         for (u32 j = 0; j < 2; ++j)
 #pragma unroll
-            for (u32 i = 0; i < WIDTH / 32; ++i) k[j][i] = lines.load(min(key + 8 * j, end - 1), 4 * i);
+            for (u32 i = 0; i < WIDTH / 32; ++i) k[j][i] = lines.load(at[j], 4 * i);
     }
-    static DEV void load_values(Values& v, const HeldLines& lines, u32 key, u32 end) {
+    static DEV void load_values(Values& v, const HeldLines& lines, const char* const (&at)[4]) {
 #pragma unroll
-        for (u32 j = 0; j < 4; ++j) v[j] = lines.load(min(key + j % 2 + j / 2 * 8, end - 1), 0);
+        for (u32 j = 0; j < 4; ++j) v[j] = lines.load(at[j], 0);
     }
     // A warp's results, of the rows that exist.
     static DEV void keep(const Running& r, f32* parts, u32 rows, const Block& block) {

@@ -7,7 +7,7 @@ template <class T> struct StagedAttention {
     static constexpr u32 SIDES = 2, PARTS = WORKER_WARPS / SIDES, KEYS = PARTS * STEP_KEYS, COLUMNS = 64, MOST_STAGES = 3;
     static constexpr u32 VALUE_CHUNKS = SIDES * COLUMNS / 8;
     using Warp = WarpAttention<T, STEP_KEYS, COLUMNS>;
-    using Results = FewResults<SIDES * COLUMNS>;
+    using Results = FewResults<SIDES * COLUMNS, PARTS>;
     static_assert(PARTS * FEW_ROWS * Results::PITCH * 4 <= SCRATCH_BYTES, "the partial results fit");
 
     static DEV_CALL void run(const AttentionArgs& args, u32 index, const Block& block) {

@@ -9,7 +9,7 @@ template <class T, u32 WIDTH> struct StreamedAttention {
     static constexpr u32 SIDES = WIDTH / 64, KEYS = WORKER_WARPS * STEP_KEYS, LINE = WIDTH * 2, SLOT = STEP_KEYS * LINE;
     static constexpr u32 STAGES = 128 / WIDTH, SLOTS = 2 * STAGES;  // 64 KB of a block
     using Warp = WarpAttention<T, STEP_KEYS, WIDTH>;
-    using Results = FewResults<WIDTH>;
+    using Results = FewResults<WIDTH, WORKER_WARPS>;
     using Products = HeldProducts<T, WIDTH>;
     // Slots, in whose place results are left, and the barriers that the copies to each of them arrive at.
     static constexpr u32 SLOT_BYTES = WORKER_WARPS * SLOTS * SLOT, RESULT_BYTES = WORKER_WARPS * FEW_ROWS * Results::PITCH * sizeof(f32);
@@ -89,7 +89,7 @@ template <class T, u32 WIDTH> struct StreamedAttention {
 #pragma unroll
         for (u32 half = 0; half < 2; ++half)
 #pragma unroll
-            for (u32 i = 0; i < WIDTH / 32; ++i) q[half][i] = queries.load_at(rows.query[half], 4 * i);
+            for (u32 i = 0; i < WIDTH / 32; ++i) q[half][i] = queries.load(queries.base + rows.query[half], 4 * i);
         slots.begin(lane);
 #pragma unroll
         for (u32 i = 0; i < STAGES; ++i) {

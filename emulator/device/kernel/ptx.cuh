@@ -355,6 +355,13 @@ template <u32 N> DEV void warpgroup_wait() { asm volatile("wgmma.wait_group.sync
 DEV void hold(f32 v) {
     asm volatile("{\n.reg .pred p;\nsetp.lt.f32 p, %0, 0f00000000;\n@p nanosleep.u32 0;\n}" ::"f"(v) : "memory");
 }
+// The same of addresses.
+template <u32 N> DEV void hold(const char* const (&all)[N]) {
+    u32 mixed = 0;
+#pragma unroll
+    for (u32 i = 0; i < N; ++i) mixed ^= static_cast<u32>(reinterpret_cast<u64>(all[i]));
+    asm volatile("{\n.reg .pred p;\nsetp.eq.u32 p, %0, 1;\n@p nanosleep.u32 0;\n}" ::"r"(mixed) : "memory");
+}
 // Sums that wgmma writes in the background must not move across a wait for it.
 DEV void pin(f32& v) { asm volatile("" : "+f"(v)::"memory"); }
 
