@@ -4,6 +4,10 @@
 #include "state.cuh"
 #include "waiting.cuh"
 
+// What comes ahead of a product's rows, at most, where its depth needs more of the ring than there is: what is still on its way from
+// memory when the work before is done, the release of that waits for.
+constexpr u32 AHEAD_GRANULES = GRANULES * 2 / 3;
+
 struct Loader : LoaderState {
     u32 ring;  // where the ring lies, in the shared window
 
@@ -91,19 +95,22 @@ struct Loader : LoaderState {
     // The same where ahead(address, full) starts the copies of what nothing in the program writes, and behind(address, full)
     // the others: unless `ready`, those that the ring has room for are on their way before it is known that the others can be
     // started. A stage that has been claimed gets all its copies, also where the run is over.
-    template <class Ahead, class Behind> DEV bool fill_ahead(u32 count, u32 granules, u32 bytes, bool ready, Ahead ahead, Behind behind) {
-        return begin_ahead(count, granules, bytes, ready, ahead, behind) && fill(count, granules, bytes, [&](u32 to, u64* full) {
+    // `most`: granules of these.
+    template <class Ahead, class Behind>
+    DEV bool fill_ahead(u32 count, u32 granules, u32 bytes, bool ready, Ahead ahead, Behind behind, u32 most = GRANULES) {
+        return begin_ahead(count, granules, bytes, ready, ahead, behind, most) && fill(count, granules, bytes, [&](u32 to, u64* full) {
             ahead(to, full);
             behind(to, full);
         });
     }
     // The first stages of that, unless `ready`; `count` is what is left.
-    template <class Ahead, class Behind> DEV bool begin_ahead(u32& count, u32 granules, u32 bytes, bool ready, Ahead ahead, Behind behind) {
+    template <class Ahead, class Behind>
+    DEV bool begin_ahead(u32& count, u32 granules, u32 bytes, bool ready, Ahead ahead, Behind behind, u32 most = GRANULES) {
         if (ready || found_ready()) return true;
         bool going_on = true;
         RingPlace again = place;
         Stage stage;
-        for (u32 left = count; left != 0 && has_room(again, granules); --left) {
+        for (u32 left = count; left != 0 && has_room(again, granules, most); --left) {
             going_on = claim(stage, granules, bytes);
             if (!going_on) break;
             ahead(address(stage), full(stage));
@@ -122,13 +129,14 @@ struct Loader : LoaderState {
         }
         return going_on;
     }
-    // Whether the next stage can be had, now or later, while nobody releases those claimed since the ring was at `since`.
-    DEV bool has_room(const RingPlace& since, u32 granules) const {
+    // Whether the next stage can be had, now or later, while nobody releases those claimed since the ring was at `since`, and
+    // they are `most` granules with it.
+    DEV bool has_room(const RingPlace& since, u32 granules, u32 most) const {
         RingPlace after = place;
         const u32 way = way_to_end(place, after.next(granules), granules);
         if (since.sequence == place.sequence) return true;
         const u32 used = place.granule + (place.granule <= since.granule ? GRANULES : 0) - since.granule;
-        return used + way <= GRANULES;
+        return used + way <= most;
     }
     // Waits until copies to few enough stages are under way: more of them build a queue that every other access, of all
     // blocks, waits in, and a release even waits for its end. A block whose ring is mostly empty may have one more.

@@ -94,7 +94,7 @@ DEV_CALL void load_boxes(const Work& w) {
         }
         const bool filled = loader.fill_ahead(
             p.schedule().stages - begun, BOX_GRANULES, BOX_GRANULES * GRANULE_BYTES, ready, [&](u32 stage, u64* full) { b.load(stage, full); },
-            [&](u32 stage, u64* full) { a.load(stage, full); });
+            [&](u32 stage, u64* full) { a.load(stage, full); }, AHEAD_GRANULES);
         if (!filled) break;
         begun = 0;
         ready = true;

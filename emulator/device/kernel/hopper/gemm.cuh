@@ -253,7 +253,7 @@ struct HopperGemm {
         }
         const bool filled = loader.fill_ahead(
             stages, granules, bytes, ready, [&](u32 stage, u64* full) { b.load(p, stage, full); },
-            [&](u32 stage, u64* full) { a.load(p, stage, full); });
+            [&](u32 stage, u64* full) { a.load(p, stage, full); }, p.low() || stages * granules <= GRANULES ? GRANULES : AHEAD_GRANULES);
         Stage scratch;
         return filled && (p.schedule().scratch == 0 || loader.claim(scratch, p.schedule().scratch, 0));
     }

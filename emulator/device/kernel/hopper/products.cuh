@@ -60,7 +60,7 @@ struct HopperProducts {
     // side by side.
     DEV bool alone() const { return schedule().tile_rows == BLOCK_ROWS && schedule().tile_columns == PIECE_COLUMNS; }
     DEV bool beside() const { return schedule().tile_rows == BLOCK_ROWS && !alone(); }
-    DEV bool low() const { return schedule().tile_rows % BLOCK_ROWS != 0; }  // see hopper/low.cuh
+    DEV bool low() const { return schedule().tile_rows % BLOCK_ROWS != 0 && schedule().tile_rows < 2 * BLOCK_ROWS; }  // see hopper/low.cuh
     DEV u32 left_bytes() const { return schedule().tile_rows * schedule().slices * LINE_BYTES; }  // of a in a stage
     DEV u32 right_bytes() const { return schedule().tile_columns * schedule().slices * LINE_BYTES; }
     // Of these, what copies bring of each slice: a tile that has more rows (or columns) than there are gets but those, in groups of 8. What
