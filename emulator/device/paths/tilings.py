@@ -166,6 +166,8 @@ class Costs:
 COSTS = Costs()
 EXACT_COSTS = Costs(multiplies=218, shared_bytes=96, all_bytes=4670.0, start=3900, each=0, tile=0, piece=500)
 """Of f32 as it is, whose depth counts twice: 85 % of 128 multiply-adds per clock; sums go through scratch memory."""
+UNEVEN = 1.5
+"""Rounds that parts take for a share of one: a block with a tile of both lets those wait that need the second."""
 EARLY = 0.5
 """Of what could be there before, what counts as that: all blocks' copies share the way from memory."""
 UNSHARED = 1.02
@@ -223,12 +225,13 @@ def clocks(
 ) -> float:  # fmt: skip
     """About how long `batches` products of [rows, depth] and [depth, columns] take on `blocks` blocks, in clocks.
 
-    `boxes`: the copy engine may store the result; `gathered`: rows are windows; `even`: no block waits for those that
-    have a tile more.
+    `boxes`: the copy engine may store the result; `gathered`: rows are windows; `even`: in parts, so that few blocks
+    wait for those that have a tile more.
     """
     tile = choice.tile
     items = choice.tiles(rows, columns, batches) * choice.splits
-    waves = max(1.0, items / blocks) if even else math.ceil(items / blocks)
+    rounds, left = divmod(items, blocks)
+    waves = rounds + min(1.0, UNEVEN * left / blocks if even and rounds else left)
     all_bytes = costs.small_bytes if tile.warpgroups == 1 else costs.all_bytes
     if tile.rows <= FEW_ROWS:
         all_bytes = costs.few_bytes

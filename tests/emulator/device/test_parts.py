@@ -80,6 +80,17 @@ def test_what_is_left_whole(old, new):
     assert made_of(program).origins == tuple(range(len(program.instructions)))
 
 
+@pytest.mark.parametrize(("rows", "width", "cut"), [(192, 3072, True), (192, 4096, False)])
+def test_parts_that_most_blocks_have_tiles_of_both_of_are_worth_little(rows, width, cut):
+    """Of 144 tiles of 64 x 64, 12 of 132 blocks have two; of 192, 60: then 96 tiles of 64 x 128 are quicker."""
+    steps = "".join(f"    GEMM {out}, {given}, w\n" for given, out in ("xa", "ab", "by"))
+    sizes = f"bf16[{rows}, {width}]"
+    declared = f".input x : {sizes}\n.input w : bf16[{width}, {width}]\n.scratch a : {sizes}\n.scratch b : {sizes}\n"
+    made = made_of(assemble(f"{declared}.output y : {sizes}\nmain:\n{steps}    HALT\n"))
+    assert made.schedules[0].summary == f"wgmma, tiles of {'64 x 64' if cut else '64 x 128'}"
+    assert made.origins == ((0, 0, 1, 1, 2, 2, 3) if cut else (0, 1, 2, 3))
+
+
 def test_who_has_nothing_of_it_is_left_whole():
     """Of three products, one that nobody waits for."""
     text = FEED_FORWARD.replace("main:\n", ".scratch z : bf16[4096, 3072]\nmain:\n    GEMM z, x, w\n")
