@@ -36,6 +36,18 @@ DEV u32 anew(u32 v) {
     asm volatile("" : "+r"(v));
     return v;
 }
+// Barriers and waits behind this do not come before `v`, which is never negative, is known: the assembler likes to let them
+// wait first, and work out afterwards what was to be done meanwhile.
+DEV void hold(f32 v) {
+    asm volatile("{\n.reg .pred p;\nsetp.lt.f32 p, %0, 0f00000000;\n@p nanosleep.u32 0;\n}" ::"f"(v) : "memory");
+}
+// The same of addresses.
+template <u32 N> DEV void hold(const char* const (&all)[N]) {
+    u32 mixed = 0;
+#pragma unroll
+    for (u32 i = 0; i < N; ++i) mixed ^= static_cast<u32>(reinterpret_cast<u64>(all[i]));
+    asm volatile("{\n.reg .pred p;\nsetp.eq.u32 p, %0, 1;\n@p nanosleep.u32 0;\n}" ::"r"(mixed) : "memory");
+}
 
 // ---- global memory, across blocks ----
 DEV u32 load_acquire(const u32* p) {
@@ -350,18 +362,6 @@ DEV u32 pack_f16(f32 low, f32 high) {
 DEV void warpgroup_fence() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
 DEV void warpgroup_commit() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
 template <u32 N> DEV void warpgroup_wait() { asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(N) : "memory"); }
-// Barriers and waits behind this do not come before `v`, which is never negative, is known: the assembler likes to let them
-// wait first, and work out afterwards what was to be done meanwhile.
-DEV void hold(f32 v) {
-    asm volatile("{\n.reg .pred p;\nsetp.lt.f32 p, %0, 0f00000000;\n@p nanosleep.u32 0;\n}" ::"f"(v) : "memory");
-}
-// The same of addresses.
-template <u32 N> DEV void hold(const char* const (&all)[N]) {
-    u32 mixed = 0;
-#pragma unroll
-    for (u32 i = 0; i < N; ++i) mixed ^= static_cast<u32>(reinterpret_cast<u64>(all[i]));
-    asm volatile("{\n.reg .pred p;\nsetp.eq.u32 p, %0, 1;\n@p nanosleep.u32 0;\n}" ::"r"(mixed) : "memory");
-}
 // Sums that wgmma writes in the background must not move across a wait for it.
 DEV void pin(f32& v) { asm volatile("" : "+f"(v)::"memory"); }
 
