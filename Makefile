@@ -31,7 +31,7 @@ demo: $(VENV)/.core
 	@$(BIN)/python programs/demo.py
 
 test: $(VENV)/.dev
-	$(BIN)/python -m pytest -n $(JOBS) $(ARGS)
+	$(BIN)/python -m pytest -n $(JOBS) --dist worksteal $(ARGS)
 
 lint: $(VENV)/.dev
 	$(BIN)/ruff check .

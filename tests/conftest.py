@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import functools
+import gc
 import os
+from collections.abc import Generator
 
 import pytest
 
@@ -38,6 +40,17 @@ def pytest_configure(config: pytest.Config) -> None:
     architecture: str | None = config.getoption("--architecture")
     if architecture is not None:
         build.native_architecture = lambda cupy: architecture
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """Modules and thousands of tests come and stay: looking for garbage among them takes a fifth of the time."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.freeze()
+        gc.enable()
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -30,11 +31,16 @@ TOLERANCE = 1e-4
 
 def compiled(network: Exported, **options: object) -> Compiled:
     """The network's program, for every size up to the bounds."""
+    return _compiled(network.path, **options)
+
+
+@functools.lru_cache(maxsize=4)  # the tests of a network follow one another
+def _compiled(path: Path, **options: object) -> Compiled:
     import onnx
 
-    graph = onnx.load(network.path, load_external_data=False).graph
+    graph = onnx.load(path, load_external_data=False).graph
     names = {d.dim_param for i in graph.input for d in i.type.tensor_type.shape.dim if d.dim_param}
-    return compile_model(network.path, bounds={n: BOUNDS[n] for n in names}, **options)
+    return compile_model(path, bounds={n: BOUNDS[n] for n in names}, **options)
 
 
 def results(network: Exported, found: Compiled, run: int, **machine: object) -> dict[str, np.ndarray]:
