@@ -65,8 +65,7 @@ def test_times_are_compared(tmp_path: Path) -> None:
     assert code == 0, text
     assert text.startswith("no GPU, or no profile of one: on the CPU")
     assert "8 kinds of work compared, 0 differ" in text
-    profile["instructions"] = profile["instructions"][2:4]
-    profile["instructions"][0]["native"]["cold_us"] *= 1e9
+    profile["instructions"][2]["native"]["cold_us"] *= 1e9
     code, text = checked(profile, tmp_path, within=1e6)
     assert (code, "1 differ" in text) == (1, True), text
     assert checked(facts(plain), tmp_path, within=1e6)[0] == 1
