@@ -10,7 +10,7 @@ Each tensor row `GEMM` gets an argument view `GemmArgs` and is dispatched to a h
         static DEV u32 scratch(const GemmArgs& args);
         // How many tiles the instruction is split into.
         static DEV u32 tiles(const GemmArgs& args);
-        // Executes one tile, with 256 threads.
+        // Executes one tile, with 256 threads. A call, or a choice between calls.
         static DEV_CALL void run(const GemmArgs& args, u32 tile, const Block& block);
         // Only where `run` calls block.begin() itself, in every thread and for each tile, before it touches operands
         // or scratch memory: what it works out before, it works out while it would wait. If false, it returns.
@@ -44,6 +44,11 @@ _CPP_KEYWORDS = {"if", "not", "and", "or", "xor", "const", "float", "int", "bool
 def worker_rows() -> list[Row]:
     """The rows that workers execute: tensor rows, and PROBE, which reads a whole tensor."""
     return [row for row in ROWS if row.unit is Exec.TENSOR or row.mnemonic == "PROBE"]
+
+
+def handler_numbers() -> dict[str, int]:
+    """The number of each row's handler, from 1 on. There are no gaps: the kernel finds handlers by few jumps."""
+    return {row.mnemonic: number for number, row in enumerate(worker_rows(), start=1)}
 
 
 def pascal(mnemonic: str) -> str:
@@ -100,8 +105,8 @@ def handlers(only: Collection[str] | None = None) -> str:
     lines += [f'#include "{row.mnemonic.lower()}.cuh"' for row, _ in named]
 
     def dispatch(signature: str, case: str, otherwise: str) -> None:
-        lines.extend([f"{signature} {{", "    switch (opcode_of(w)) {"])
-        lines.extend(f"        case OP_{row.mnemonic}: {case.replace('?', name)}" for row, name in named)
+        lines.extend([f"{signature} {{", "    switch (w.handler) {"])
+        lines.extend(f"        case HANDLER_{row.mnemonic}: {case.replace('?', name)}" for row, name in named)
         lines.extend([f"        default: {otherwise}", "    }", "}"])
 
     dispatch("DEV_CALL u32 tiles_of(const Work& w)", "return ?Handler::tiles(?Args::of(w));", "return 0;")
@@ -111,7 +116,7 @@ def handlers(only: Collection[str] | None = None) -> str:
     expect = "expect_for<?Handler>(?Args::of(w), lane, 0); break;"
     dispatch("DEV void expect_of(const Work& w, u32 lane)", expect, "break;")
     run = "run_for<?Handler>(?Args::of(w), tile, block, 0); break;"
-    dispatch("DEV_CALL void run_tile(const Work& w, u32 tile, Block block)", run, "break;")
+    dispatch("DEV void run_tile(const Work& w, u32 tile, const Block& block)", run, "break;")
     return "\n".join([*lines, ""])
 
 
@@ -132,6 +137,7 @@ def activate() -> str:
 
 def _constants() -> Iterator[str]:
     yield from (f"constexpr u32 OP_{row.mnemonic} = {row.opcode};" for row in ROWS)
+    yield from (f"constexpr u32 HANDLER_{mnemonic} = {number};" for mnemonic, number in handler_numbers().items())
     for row in ROWS:
         if row.mnemonic != "ACT":  # its sub-operations are the activations, below
             yield from (f"constexpr u32 {row.mnemonic}_{s.name.upper()} = {s.code};" for s in row.subs if s.name)

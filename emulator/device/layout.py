@@ -31,10 +31,11 @@ A_ACROSS, B_ACROSS, HALF_FLOATS, BATCHED, B_CONSTANT, BIAS_EARLY = (1 << i for i
 OUT_IN_LINES, A_WHOLE, B_WHOLE, A_SHARED, B_SHARED = (1 << i for i in range(6, 11))
 FLOATS, EXACT, BY_PIECES, OUT_IN_CHUNKS, OUT_IN_BOXES, TRANSPOSED = (1 << i for i in range(11, 17))
 OVERLAPPING_DOWN, OVERLAPPING_ACROSS, A_SHORT, B_SHORT, DEPTH_SHARED = (1 << i for i in range(17, 22))
+ONE_BAND = 1 << 29
 PAIR = 2
 FLASH_WIDE, FLASH_F16, FLASH_HALVES = 1, 2, 4
 NORM_ROWS, NORM_CENTRED, NORM_GAIN, NORM_BIAS, BIAS_FIRST, NORM_OF_ONE, NORM_STORED = (1 << i for i in range(7))
-PRODUCT_NORM_AT, MAX_NORM_SLICES = 22, 12
+PRODUCT_NORM_AT, PRODUCT_NORM_BITS, MAX_NORM_SLICES = 22, 7, 12
 STREAM_NORM_ELEMENTS = 4096
 NORMALISED_SLOT, CHANNELS_SLOT = MAX_OPERANDS - 2, MAX_OPERANDS - 1
 TABLES_SLOT = MAX_OPERANDS - 2
@@ -101,6 +102,7 @@ CONSTANTS: dict[str, tuple[int, str]] = {
     "A_SHARED": (A_SHARED, "the blocks of a pair have tiles side by side, and share a"),
     "B_SHARED": (B_SHARED, "the blocks of a pair have tiles one below the other, and share b"),
     "DEPTH_SHARED": (DEPTH_SHARED, "the blocks of a pair have half of a tile's depth each"),
+    "ONE_BAND": (ONE_BAND, "the kernel's: tiles are one band of one product, and the depth is in two parts at most"),
     "FLASH_WIDE": (FLASH_WIDE, "flags of a FlashSchedule: more than 64 columns of q, k or v"),
     "FLASH_F16": (FLASH_F16, "f16, else bf16"),
     "FLASH_HALVES": (FLASH_HALVES, "tiles of half as many queries, for one of the warpgroups"),
@@ -115,6 +117,7 @@ CONSTANTS: dict[str, tuple[int, str]] = {
         PRODUCT_NORM_AT,
         "where in the flags of a ProductSchedule those of a NORM begin that tiles do,",
     ),
+    "PRODUCT_NORM_BITS": (PRODUCT_NORM_BITS, "how many they are,"),
     "MAX_NORM_SLICES": (MAX_NORM_SLICES, "of rows of so many slices"),
     "STREAM_NORM_ELEMENTS": (STREAM_NORM_ELEMENTS, "of the rows that a streamed product may normalise"),
     "NORMALISED_SLOT": (NORMALISED_SLOT, "operand of such a product, which has no gate, where it stores its rows"),
@@ -202,7 +205,8 @@ IMAGE_HEADER = Struct(
         ),
         ("waits", "<u4", 1, "u32", "number of counters to wait for, or WAIT_FOR_ALL"),
         ("present", "<u4", 1, "u32", "a bit for each operand: whether the instruction has it"),
-        ("dynamic", "<u4", 1, "u32", "whether a register takes part in an operand"),
+        ("dynamic", "<u2", 1, "u16", "whether a register takes part in an operand"),
+        ("handler", "<u2", 1, "u16", "HANDLER_... of the row; 0: workers have no part"),
         ("granules", "<u4", 1, "u32", "of scratch memory in the ring, filled in by dla_prepare with the tiles"),
         ("scalar_count", "<u4", 1, "u32", "scalar operands; CONTROLLER_ONLY is added where the workers have no part"),
         ("wait_counter", "<u2", MAX_WAITS, "u16", "counters waited for"),
@@ -228,8 +232,9 @@ PRODUCT_SCHEDULE = Struct(
         ("splits", "u1", 1, "u8", "parts of the depth, of different blocks"),
         ("scratch", "u1", 1, "u8", "granules for a tile's sums where the portable epilogue finishes it, else 0"),
         ("granules", "u1", 1, "u8", "of a stage: the kernel's"),
-        ("a_lines", "<u2", 1, "u16", "that copies bring of a to each slice of a stage: the kernel's"),
-        ("b_lines", "<u2", 1, "u16", "of b, likewise"),
+        ("a_groups", "u1", 1, "u8", "of 8 lines, that copies bring of a to each slice of a stage: the kernel's"),
+        ("b_groups", "u1", 1, "u8", "of b, likewise"),
+        ("way", "<u2", 1, "u16", "of the workers (kernel/paths.cuh), likewise"),
         ("stages", "<u4", 1, "u32", "that the whole depth takes"),
         (
             "axes",

@@ -16,7 +16,7 @@ import numpy as np
 
 from dla.emulator.device import exchange, last_rows, parts
 from dla.emulator.device.exchange import Exchange
-from dla.emulator.device.generate import worker_rows
+from dla.emulator.device.generate import handler_numbers
 from dla.emulator.device.layout import (
     CHANNELS_SLOT,
     CONTROLLER_ONLY,
@@ -45,7 +45,7 @@ from dla.isa.reach import Range, Reach
 from dla.isa.scalar_attributes import ScalarValue
 from dla.isa.table import Exec, Role, Row
 
-_FOR_WORKERS = {row.opcode for row in worker_rows()}
+_HANDLERS = handler_numbers()
 TILE_ELEMENTS = 2048
 """Elements that a handler gives a block at a time, about: how many tiles it makes is known on the device alone."""
 _PIECE = 16
@@ -192,7 +192,8 @@ def _headers(
             header["word"][row.all_attributes["tag"].at // 32] = len(tables.probes)
             tables.probes.append(index)
         scalars = sum(isinstance(attribute, ScalarValue) for attribute in row.attributes)
-        header["scalar_count"] = scalars + (0 if row.opcode in _FOR_WORKERS else CONTROLLER_ONLY)
+        header["handler"] = _HANDLERS.get(row.mnemonic, 0)
+        header["scalar_count"] = scalars + (0 if row.mnemonic in _HANDLERS else CONTROLLER_ONLY)
         header["path"] = schedules[index].path
         header["detail"][: len(schedules[index].detail)] = schedules[index].detail
         first, count = int(waits[index, 0]), int(waits[index, 1])
@@ -313,7 +314,7 @@ def _signals(row: Row) -> bool:
 
 def _share(instruction: Instruction, schedule: Schedule, blocks: int) -> Share | None:
     """What the blocks have to do for an instruction; None where it is not for workers."""
-    if instruction.row.opcode not in _FOR_WORKERS:
+    if instruction.row.mnemonic not in _HANDLERS:
         return None
     if schedule.tiles:
         return Share(schedule.tiles, ahead=True, together=schedule.together)

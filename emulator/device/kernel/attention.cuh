@@ -272,7 +272,7 @@ struct AttentionHandler {
             StagedAttention<T>::run(args, index, block);
         }
     }
-    static DEV_CALL void run(const AttentionArgs& args, u32 index, const Block& block) {
+    static DEV void run(const AttentionArgs& args, u32 index, const Block& block) {
         const bool bf16 = args.q().dtype == DTYPE_BF16;
         if (FewQueries::of(args.work).way != FEW_NOT) return bf16 ? run_few<Bf16>(args, index, block) : run_few<F16>(args, index, block);
         if (!block.begin()) return;

@@ -55,7 +55,7 @@ struct Controller {
     // Waits here, in the controller, until everything before this point is done.
     DEV void drain(u32 instruction) {
         for (u32 first = 0; first < COUNTERS; first += WARP) {
-            if (!wait_counters(launch, true, first + lane, shared.expected[first + lane], instruction)) return;
+            if (!wait_counters(launch, first + lane, shared.expected[first + lane], instruction)) return;
         }
     }
 
@@ -215,7 +215,7 @@ struct Controller {
         __syncwarp();
         if (more) {
             if (pushed - before < WORKS - 1 && !wait_until_free(before - 1)) return false;
-            if (!wait_counters(launch, true, signal, shared.expected[signal], w.instruction)) return false;
+            if (!wait_counters(launch, signal, shared.expected[signal], w.instruction)) return false;
             clear_results(turns + w.detail[1] + (moved + 2 * bytes) % (TRIP_SETS * bytes), bytes);
             __syncwarp();
             if (first_lane()) add_release(shared.counters + signal, 1);

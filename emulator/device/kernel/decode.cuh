@@ -116,7 +116,7 @@ struct Head {
         signal = order.z;
         waits = order.w;
         present = kind.x;
-        dynamic = kind.y;
+        dynamic = kind.y & 0xffff;
         scalar_count = kind.w;
     }
 };

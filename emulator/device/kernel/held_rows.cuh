@@ -98,19 +98,20 @@ template <bool WIDE, u32 N> struct HeldRow : RowThread {
     u32 stage = (DEPTH - 1) * ROW;  // bytes from there to those of the row at hand
 
     DEV HeldRow(const Rows& given, u32 tile, const Block& workers)
-        : RowThread(given, tile, workers), begin(rows.begin(1, row)), most(N > 4 ? Rows::each_of(rows.all) : N),
+        : RowThread(given, tile, workers), begin(rows.begin(1, min(row, given.count - 1))), most(N > 4 ? Rows::each_of(rows.all) : N),
           own(part / WARP * most * WARP + part % WARP), place(own, rows.vectors),
           count(min(most, static_cast<u32>(max(static_cast<i32>(rows.vectors + WARP - 1 - own) >> 5, 0)))),
           claims(CLAIMED && rows.vectors * place.BYTES >= CLAIMED_BYTES ? rows.claims : 0, rows.count, row, step,
                  block.warp() >> rows.team, DEPTH),
           next(row + step) {}
     DEV void load() {
-        claims.begin(block, part == 0);
+        if (exists()) claims.begin(block, part == 0);
         raw.load(rows.tensors[1], begin, place, count);
     }
     // Whether the thread has all vectors that the code is made for; if not, it looks for each.
     DEV bool full() const { return anew(count) == N; }
     DEV bool is_last() const { return next >= rows.count; }
+    DEV bool exists() const { return anew(row) < rows.count; }
     // Vectors of this thread's warp.
     DEV u32 warp_vectors() const {
         const u32 first = own & ~(WARP - 1);
@@ -203,12 +204,16 @@ template <bool WIDE, u32 N> struct HeldRow : RowThread {
     }
 };
 
+// A team that has no row goes through the code of one, on whatever there is, before the work may begin. What a block executes after other
+// instructions comes to its instruction cache line by line, of which each takes a hundred clocks or more; this way it is there when the
+// others may begin.
 template <bool WIDE, u32 N, class F> DEV void map_held_as(const Rows& rows, u32 tile, const Block& block, const F& f) {
     HeldRow<WIDE, N> row(rows, tile, block);
     typename F::template Held<WIDE, N> same;  // for all rows
     same.load(f, row);
     row.locate();
-    if (!block.begin()) return;
+    if (!row.exists()) block.take_over();
+    else if (!block.begin()) return;
     row.load();
     if (!row.is_last()) row.begin_to_fetch();
     by_type<WIDE>(rows.dtype[1], [&](u32 dtype) { same.unpack(f, dtype); });  // which nobody has waited for so far, while the row is on its way
@@ -216,10 +221,11 @@ template <bool WIDE, u32 N, class F> DEV void map_held_as(const Rows& rows, u32 
     for (;; row.advance()) {
         if (!row.is_last()) row.fetch_next();
         f(row, same);
-        row.write();
+        if (row.exists()) row.write();
         if (row.is_last()) break;
     }
-    block.end();
+    if (!row.exists()) block.begin();
+    else block.end();
 }
 template <bool WIDE, class F> DEV void map_held_wide(const Rows& rows, u32 tile, const Block& block, const F& f) {
     constexpr u32 MOST = F::most_held(WIDE);
@@ -236,10 +242,6 @@ template <bool WIDE, class F> DEV void map_held_wide(const Rows& rows, u32 tile,
 // themselves.
 template <class F> DEV void map_held(const Work& w, u32 tile, const Block& block, const F& f) {
     const Rows rows(w);
-    if (RowThread(rows, tile, block).row >= rows.count) {
-        block.begin();
-        return;
-    }
     if (rows.dtype[1] == DTYPE_F32) map_held_wide<true>(rows, tile, block, f);
     else map_held_wide<false>(rows, tile, block, f);
 }

@@ -299,7 +299,7 @@ struct NormHandler {
         return y;
     }
 
-    static DEV void by_channel(const NormArgs& args, u32 tile, const Block& block) {
+    static DEV_CALL void by_channel(const NormArgs& args, u32 tile, const Block& block) {
         const Tensor& out = args.out();
         const Tensor& x = args.x();
         const Tensor& mean = args.mean();
@@ -410,7 +410,7 @@ struct NormHandler {
         map_streamed(args.work, tile, block, begin, row);
     }
 
-    static DEV_CALL void run(const NormArgs& args, u32 tile, const Block& block) {
+    static DEV void run(const NormArgs& args, u32 tile, const Block& block) {
         const u32 way = Kept::of(args.work).way;
         if (way == WAY_HELD) return held(args, tile, block);
         if (!block.begin()) return;

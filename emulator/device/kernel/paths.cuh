@@ -23,6 +23,30 @@ DEV u32 scratch_granules(const Work& w) {
     return bytes <= STAGING_BYTES ? 0 : (bytes + GRANULE_BYTES - 1) / GRANULE_BYTES;
 }
 
+// What workers switch on: of products, how these are made, which is asked for once (`prepare_path`); of others, their path.
+constexpr u32 PRODUCT_TILES = PATH_HOST + 1, PRODUCT_HALVES = PRODUCT_TILES + 1, PRODUCT_HALVES_TOGETHER = PRODUCT_TILES + 2, PRODUCT_LOW = PRODUCT_TILES + 3;
+constexpr u32 PRODUCT_LOW_TOGETHER = PRODUCT_TILES + 4, PRODUCT_BOXES = PRODUCT_TILES + 5, PRODUCT_TALL = PRODUCT_TILES + 6, PRODUCT_FLOATS = PRODUCT_TILES + 7;
+constexpr u32 PRODUCT_TF32 = PRODUCT_TILES + 8, END_OF_WORK = PRODUCT_TILES + 9;
+
+#ifdef HOPPER
+DEV u32 way_of_product(const Work& w) {
+    const HopperProducts p(w);
+    if (HopperFloats::runs(w)) return PRODUCT_FLOATS;
+    if (HopperTall::runs(w)) return PRODUCT_TALL;
+    if (HopperBoxes::runs(w)) return PRODUCT_BOXES;
+    if (HopperTf32::runs(w)) return PRODUCT_TF32;
+    if (p.low()) return p.has(DEPTH_SHARED) ? PRODUCT_LOW_TOGETHER : PRODUCT_LOW;
+    if (p.has(DEPTH_SHARED) && p.alone()) return PRODUCT_HALVES_TOGETHER;
+    return HopperGemm::Halves::do_for(p) ? PRODUCT_HALVES : PRODUCT_TILES;
+}
+#endif
+DEV u32 way_of(const Work& w) {
+#ifdef HOPPER
+    if (w.path == PATH_GEMM || w.path == PATH_CONV) return HopperProducts(w).schedule().way;
+#endif
+    return w.path;
+}
+
 // Lets the handler of `w` choose its way and keep what it measured for it; the tiles and the scratch memory depend on it.
 DEV void prepare_path(Work& w, u32 lane) {
     if (lane == 0) {
@@ -30,7 +54,10 @@ DEV void prepare_path(Work& w, u32 lane) {
             case PATH_GENERIC: prepare_of(w); break;
 #ifdef HOPPER
             case PATH_GEMM:
-            case PATH_CONV: HopperGemm::prepare(w); break;
+            case PATH_CONV:
+                HopperGemm::prepare(w);
+                reinterpret_cast<ProductSchedule*>(w.detail)->way = way_of_product(w);
+                break;
 #endif
             default: break;
         }
@@ -74,7 +101,8 @@ DEV_CALL bool use_stages(u32 kind) {
     return used;
 }
 
-DEV void load_path(const Work& w) {
+// A call: behind a branch with all of this in it, a warp does not come together again by itself, which costs it 400 clocks.
+DEV_CALL void load_path(const Work& w) {
     if (w.path == PATH_GENERIC && w.granules == 0) return;
     const u32 kind = stages_of(w);
     if (shared_state().loader.begun == 0 && (kind != OWN_STAGES || kind != shared_state().loader.kind) && !use_stages(kind)) return;

@@ -237,12 +237,18 @@ struct SoftmaxHandler {
                 v[k] = log ? v[k] - top[k] - total[k] : fast_exp2(LOG2_E * (v[k] - top[k])) * total[k];
         });
     }
-    static DEV_CALL void run(const SoftmaxArgs& args, u32 tile, const Block& block) {
+    static DEV void run(const SoftmaxArgs& args, u32 tile, const Block& block) {
         const u32 way = Kept::of(args.work).way;
         if (way == WAY_HELD) return held(args, tile, block);
         if (!block.begin()) return;
         if (way == WAY_STREAMED) return streamed(args, tile, block);
         if (way == WAY_SETS) return by_columns(args, tile, block);
+        by_line(args, tile, block);
+    }
+
+  private:
+    // Of any line.
+    static DEV_CALL void by_line(const SoftmaxArgs& args, u32 tile, const Block& block) {
         const Tensor& x = args.x();
         const Tensor& out = args.out();
         const u32 axis = args.axis(), others = ~(1u << axis);

@@ -239,6 +239,11 @@ struct Block {
         wait_phase(&shared.ready[slot], taken / WORKS % 2);
         return static_cast<volatile Work&>(shared.works[slot]).go != 0;  // one answer for all warps, whoever traps meanwhile
     }
+    // The first half of that: from here on, scratch memory and barriers are this work's.
+    DEV void take_over() const {
+        Shared& shared = shared_state();
+        wait_done_before(shared, shared.workers[warp()].taken);
+    }
     // Called by a whole warp that has stored all of its tile, and touches nothing of the work any more: what waits for the work
     // does not wait for the warp's way back through its callers, which takes longer than many a small tile's arithmetic.
     DEV void end() const {

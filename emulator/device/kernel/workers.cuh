@@ -25,25 +25,17 @@ DEV void release_scratch(u32 taken) {
     warp_arrive(&shared.stages[OWN_STAGES].empty[place.next(w.granules).barrier()]);
 }
 
-// Instead of a path; and products of HopperFloats, HopperBoxes, HopperTf32, HopperTall.
-constexpr u32 END_OF_WORK = ~0u, PATH_FLOATS = ~1u, PATH_BOXES = ~2u, PATH_TF32 = ~3u, PATH_TALL = ~4u;
-
 // What a worker does next.
 struct NextWork {
     u32 taken;  // its number,
-    u32 path;   // and its path, once it is decoded
+    u32 way;    // and its way (paths.cuh), once it is decoded
 
-    // The path comes from a shuffle, so that the compiler knows that all lanes go one way. And all have read their place by then:
+    // The way comes from a shuffle, so that the compiler knows that all lanes go one way. And all have read their place by then:
     // whoever goes on first writes to it.
     DEV explicit NextWork(u32 number) : taken(number) {
         wait_phase(&Kept::shared().decoded[taken % WORKS], taken / WORKS % 2);
         const Work& w = Kept::shared().works[taken % WORKS];
-        path = w.path;
-#ifdef HOPPER
-        const bool product = path == PATH_GEMM || path == PATH_CONV;
-        if (product) path = HopperFloats::runs(w) ? PATH_FLOATS : HopperTall::runs(w) ? PATH_TALL : HopperBoxes::runs(w) ? PATH_BOXES : HopperTf32::runs(w) ? PATH_TF32 : path;
-#endif
-        path = __shfl_sync(0xffffffffu, w.last ? END_OF_WORK : path, 0);
+        way = __shfl_sync(0xffffffffu, w.last ? END_OF_WORK : way_of(w), 0);
     }
     // Behind a work that this warp is done with, or a rehearsal; `said`: as the others know already.
     DEV static NextWork behind(u32 taken, bool said = false) {
@@ -53,13 +45,13 @@ struct NextWork {
     // What a launch begins with.
     DEV static NextWork first() {
 #ifdef HOPPER
-        if (__shfl_sync(0xffffffffu, Rehearsal::begin(), 0)) return NextWork(BEFORE_FIRST, PATH_GEMM);
+        if (__shfl_sync(0xffffffffu, Rehearsal::begin(), 0)) return NextWork(BEFORE_FIRST, PRODUCT_TILES);
 #endif
         return NextWork(0);
     }
 
   private:
-    DEV NextWork(u32 number, u32 its_path) : taken(number), path(its_path) {}
+    DEV NextWork(u32 number, u32 its_way) : taken(number), way(its_way) {}
 };
 
 // Executes works from `next` on as long as they are handlers', which wait until they may begin (run_tile in
@@ -67,7 +59,7 @@ struct NextWork {
 // read between two of these, as it would be behind a branch.
 DEV_CALL NextWork run_generic_works(NextWork next) {
     const Block block;
-    while (next.path == PATH_GENERIC) {
+    while (next.way == PATH_GENERIC) {
         take_up(next.taken);
         u32 taken, scratch, end;
         for (;;) {
@@ -96,37 +88,68 @@ DEV void begin_hot(u32 taken) {
 // memory and read it, at the price of an access to global memory, in every work.
 DEV void work() {
     for (NextWork next = NextWork::first();;) {
-        switch (next.path) {
+        switch (next.way) {
             case PATH_GENERIC: next = run_generic_works(next); break;
 #ifdef HOPPER
-            case PATH_GEMM:
-            case PATH_CONV: {  // the same, once its operands are in shared memory
+            case PRODUCT_TILES: {
                 begin_hot(next.taken);
                 Workers workers;
                 HopperGemm::run(workers);
                 next = NextWork::behind(Kept::taken());
                 break;
             }
-            case PATH_BOXES: {
+            case PRODUCT_HALVES: {
+                begin_hot(next.taken);
+                Workers workers;
+                workers.wait_placed();
+                HopperGemm::Halves::run<false>(workers);
+                next = NextWork::behind(Kept::taken());
+                break;
+            }
+            case PRODUCT_HALVES_TOGETHER: {
+                begin_hot(next.taken);
+                Workers workers;
+                workers.wait_placed();
+                HopperGemm::Halves::run<true>(workers);
+                next = NextWork::behind(Kept::taken());
+                break;
+            }
+            case PRODUCT_LOW: {
+                begin_hot(next.taken);
+                Workers workers;
+                workers.wait_placed();
+                run_low(workers);
+                next = NextWork::behind(Kept::taken());
+                break;
+            }
+            case PRODUCT_LOW_TOGETHER: {
+                begin_hot(next.taken);
+                Workers workers;
+                workers.wait_placed();
+                run_low_together(workers);
+                next = NextWork::behind(Kept::taken());
+                break;
+            }
+            case PRODUCT_BOXES: {
                 begin_hot(next.taken);
                 Workers workers;
                 HopperBoxes::run(workers);
                 next = NextWork::behind(Kept::taken());
                 break;
             }
-            case PATH_TALL: {
+            case PRODUCT_TALL: {
                 begin_hot(next.taken);
                 Workers workers;
                 HopperTall::run(workers);
                 next = NextWork::behind(Kept::taken());
                 break;
             }
-            case PATH_FLOATS:
+            case PRODUCT_FLOATS:
                 begin_hot(next.taken);
                 HopperFloats::run();
                 next = NextWork::behind(Kept::taken());
                 break;
-            case PATH_TF32: {
+            case PRODUCT_TF32: {
                 begin_hot(next.taken);
                 Workers workers;
                 HopperTf32::run(workers);

@@ -84,7 +84,7 @@ DEV_CALL void load_boxes(const Work& w) {
     loader.begun = 0;
 #pragma unroll 1
     for (u32 item = w.first_tile; item < w.tiles; item += gridDim.x) {
-        const ProductItem at = p.tiles().at(item);
+        const ProductItem at = p.item(item);
         a.begin(false, at.row, begun);
         b.begin(true, at.column, begun);
         if (begun == 0) loader.tell(at.row, at.column);
@@ -134,7 +134,6 @@ struct FirstBoxes {
         const HopperProducts p(image());
         const bool pairs = p.shares_operand();
         const u32 first = item(), stages = p.schedule().stages;
-        const ProductTiles tiles = p.tiles();
         BoxOperand a(p, false), b(p, true);
         fence_proxy_shared();  // the image has been read: copies may come to where it is, the other block's too
         loader.begun = stages;
@@ -142,7 +141,7 @@ struct FirstBoxes {
             loader.kind = SHARED_STAGES;
             loader.tell_other();
         }
-        const ProductItem at = tiles.at(first);
+        const ProductItem at = p.item(first);
         a.begin(false, at.row, 0);
         b.begin(true, at.column, 0);
         loader.tell(at.row, at.column);

@@ -119,14 +119,13 @@ struct HopperConv {
 
     static DEV void load(const Work& w, Loader& loader) {
         const HopperProducts p(w);
-        const ProductTiles tiles = p.tiles();
         const u32 granules = p.granules(), bytes = p.stage_bytes();
         bool ready = false;
         prefetch_map(p.map(p.schedule().a_map));
         prefetch_map(p.map(p.schedule().b_map));
 #pragma unroll 1
         for (u32 item = w.first_tile; item < w.tiles; item += gridDim.x) {
-            const ProductItem at = tiles.at(item);
+            const ProductItem at = p.item(item);
             ConvLoader copies(p, at);
             loader.tell(at.row, at.column);
             if (!ready && !p.has(B_CONSTANT)) {

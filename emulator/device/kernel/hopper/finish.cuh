@@ -80,6 +80,29 @@ template <u32 N> DEV void fast_activate(f32 (&v)[N], u32 kind) {
     }
 }
 
+// The same by a call, where relu and none are what it mostly is: the others would lie in the way.
+template <u32 N> struct SumsOfCall {
+    f32 v[N];
+};
+template <u32 N> DEV_CALL SumsOfCall<N> activated(SumsOfCall<N> sums, u32 kind) {
+    fast_activate(sums.v, kind);
+    return sums;
+}
+template <u32 N> DEV void activate_few(f32 (&v)[N], u32 kind) {
+    if (kind == ACT_IDENTITY) return;
+    if (kind == ACT_RELU) {
+#pragma unroll
+        for (u32 i = 0; i < N; ++i) v[i] = max_nan(v[i], 0.0f);
+        return;
+    }
+    SumsOfCall<N> sums;
+#pragma unroll
+    for (u32 i = 0; i < N; ++i) sums.v[i] = v[i];
+    sums = activated(sums, kind);
+#pragma unroll
+    for (u32 i = 0; i < N; ++i) v[i] = sums.v[i];
+}
+
 // A gated linear unit: sums stand in pairs, which one lane holds; of each pair, unit(first) * second is left.
 DEV void fast_glu(f32 (&products)[PIECE_SUMS / 2], const f32 (&v)[PIECE_SUMS], u32 unit) {
 #pragma unroll

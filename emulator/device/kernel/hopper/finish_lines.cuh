@@ -8,6 +8,10 @@
 #include "hopper/product_args.cuh"
 #include "hopper/store.cuh"
 
+// How a warp takes its part of a tile to the result. What networks do most has code of its own, in which there is nothing to jump over:
+// each jump to code that was not executed a moment ago takes a warp a hundred clocks or more. The rest is CALLS.
+enum class Ending : u32 { CALLS, PLAIN, GELU, RESIDUAL, ANYWHERE, PARTIAL, TOGETHER };
+
 // Where a piece goes, and what happens to it before. It is worked out before the main loop, while nothing else can be done, and
 // kept where a warp keeps what is its own: all of it is read at once behind the loop, which needs the registers.
 struct Lines {
@@ -15,7 +19,8 @@ struct Lines {
     u32 pitch;  // bytes from line to line
     u32 what;   // the activation's code, and the fields below; never 0
 
-    static constexpr u32 ACT = 0x7f, SPLIT = 0x80;  // split: without pieces, of partial sums (split.cuh); with, half of a part (together.cuh)
+    static constexpr u32 ACT = 0x1f, ENDING_AT = 5, ENDING = 7 << ENDING_AT;
+    static_assert(ACT_SILU <= ACT, "the largest code of those that the host allows here");
     static constexpr u32 PRESENT = 0x100, HALF = 0x200, SCALED = 0x400, RESIDUAL_FIRST = 0x800, RESIDUAL_LAST = 0x1000, GLU = 0x2000;
     static constexpr u32 ROWS_AT = 14, COLUMNS_AT = 19;  // how many are left: 5 and 9 bits
     static constexpr u32 ANYWHERE = 0x10000000;            // lines are no whole, aligned chunks
@@ -27,7 +32,7 @@ struct Lines {
         u32 what = PRESENT | (in_chunks ? 0 : ANYWHERE);
         if (args.alpha() != 1.0f) what |= SCALED;
         if (args.out().dtype == DTYPE_F16) what |= HALF;
-        if (args.is_glu()) return what | GLU | args.unit();
+        if (args.is_glu()) return what | GLU | args.unit();  // by calls
 #pragma unroll 1
         for (u32 i = 0; i < 4; ++i) {
             const u32 step = args.steps(i);
@@ -35,24 +40,27 @@ struct Lines {
             if (step == STEP_RESIDUAL) what |= what & ACT ? RESIDUAL_LAST : RESIDUAL_FIRST;
             if (step == STEP_ACT) what |= args.act();
         }
-        return what;
+        return ending_as(what, ending_of(what));
     }
+    DEV static constexpr u32 ending_as(u32 what, Ending ending) { return what & ~ENDING | static_cast<u32>(ending) << ENDING_AT; }
+    DEV Lines ending_as(Ending ending) const { return Lines{to, pitch, ending_as(what, ending)}; }
     DEV static u32 size_of(u32 rows, u32 columns) { return min(rows, PIECE_ROWS) << ROWS_AT | columns << COLUMNS_AT; }
     // Anew: an answer that waits for its use behind a piece takes one of seven predicates.
     DEV bool has(u32 flags) const { return (anew(what) & flags) != 0; }
-    DEV void keep(u32 flags = 0) const {
+    DEV void keep() const {
         volatile auto& kept = Kept::place().lines;
         const u64 address = reinterpret_cast<u64>(to);
         kept.to_low = static_cast<u32>(address);
         kept.to_high = static_cast<u32>(address >> 32);
         kept.pitch = pitch;
-        kept.what = what | flags;
+        kept.what = what;
     }
     DEV static Lines kept() {
         const volatile auto& kept = Kept::place().lines;
         const u32 low = kept.to_low, high = kept.to_high, pitch = kept.pitch, what = kept.what;
         return Lines{reinterpret_cast<char*>(static_cast<u64>(high) << 32 | low), pitch, what};
     }
+    DEV Ending ending() const { return static_cast<Ending>(what >> ENDING_AT & ENDING >> ENDING_AT); }
     DEV u32 act() const { return anew(what) & ACT; }
     DEV u32 dtype() const { return what & HALF ? DTYPE_F16 : DTYPE_BF16; }
     DEV u32 rows() const { return what >> ROWS_AT & 31; }
@@ -67,6 +75,15 @@ struct Lines {
     DEV void down(u32 skipped) {
         to += static_cast<u64>(skipped) * pitch;
         what -= min(rows(), skipped) << ROWS_AT;
+    }
+
+  private:
+    DEV static Ending ending_of(u32 what) {
+        const u32 act = what & ACT;
+        if (what & (SCALED | RESIDUAL_LAST) || (what & ANYWHERE && what & RESIDUAL)) return Ending::CALLS;
+        if (act == ACT_GELU || act == ACT_GELU_TANH) return what & (ANYWHERE | RESIDUAL) ? Ending::CALLS : Ending::GELU;
+        if (act != ACT_IDENTITY && act != ACT_RELU) return Ending::CALLS;
+        return what & ANYWHERE ? Ending::ANYWHERE : what & RESIDUAL ? Ending::RESIDUAL : Ending::PLAIN;
     }
 };
 
@@ -163,12 +180,12 @@ DEV void scale_piece(f32 (&v)[PIECE_SUMS], const Lines& lines) {
 }
 
 // Takes a piece, with all that was to be done to it, to the result.
-template <bool ANYWHERE> DEV void put_lines(const f32 (&v)[PIECE_SUMS], Lines lines, u32 staging, u32 lane) {
+template <bool ANYWHERE> DEV void put_lines(const f32 (&v)[PIECE_SUMS], Lines lines, u32 dtype, u32 staging, u32 lane) {
     __syncwarp();  // all have stored, or read, what was in the staging
 #pragma unroll
     for (u32 half = 0; half < 2; ++half) {
         const u32 shared = staging + half * HALF_BYTES;
-        stage_half(v, half, lines.dtype(), shared, lane);
+        stage_half(v, half, dtype, shared, lane);
         if (ANYWHERE) store_lines_anywhere(lines, shared);
         else store_lines<PIECE_COLUMNS>(lines, shared, lane);
         lines.down(HALF_ROWS);
@@ -183,59 +200,38 @@ DEV void finish_lines(f32 (&v)[PIECE_SUMS], const Lines& lines, u32 staging, u32
         if (lines.has(turn == 0 ? Lines::RESIDUAL_FIRST : Lines::RESIDUAL_LAST)) residual.add(v, lines.dtype(), staging, lane);
         if (turn == 0) fast_activate(v, lines.act());
     }
-    if (lines.has(Lines::ANYWHERE)) put_lines<true>(v, lines, staging, lane);
-    else put_lines<false>(v, lines, staging, lane);
+    if (lines.has(Lines::ANYWHERE)) put_lines<true>(v, lines, lines.dtype(), staging, lane);
+    else put_lines<false>(v, lines, lines.dtype(), staging, lane);
 }
 
-// What networks do most needs no call: sums are finished where they are. Each of these has code of its own, in which there is
-// little to jump over.
-enum class Direct : u32 { NONE, PLAIN, GELU_BF16, GELU_F16, RESIDUAL, ANYWHERE };
-DEV Direct direct_of(const Lines& lines) {
-    if (lines.has(Lines::SCALED | Lines::RESIDUAL_LAST | Lines::GLU)) return Direct::NONE;
-    if (lines.act() == ACT_GELU || lines.act() == ACT_GELU_TANH) {
-        if (lines.has(Lines::ANYWHERE | Lines::RESIDUAL)) return Direct::NONE;
-        return lines.has(Lines::HALF) ? Direct::GELU_F16 : Direct::GELU_BF16;
-    }
-    if (lines.act() != 0 && lines.act() != ACT_RELU) return Direct::NONE;
-    return lines.has(Lines::ANYWHERE) ? Direct::ANYWHERE : lines.has(Lines::RESIDUAL) ? Direct::RESIDUAL : Direct::PLAIN;
-}
-// Takes all of a warp's part of a tile to the result. A piece of the residual is asked for while the one before is finished.
-template <Direct KIND> DEV void finish_direct(f32 (&sums)[SUMS], const EarlyBias& bias, const Lines& all, u32 staging, u32 lane) {
+// relu, or nothing: what is less becomes this, and NaN stays.
+DEV f32 bottom_of(u32 act) { return act != ACT_IDENTITY ? 0.0f : __uint_as_float(0xff800000u); }
+
+// Takes all of a warp's part of a tile to the result, where it is. A piece of the residual is asked for while the one before is
+// finished. HALF: of f16; what is not GELU asks.
+template <Ending KIND, bool HALF = false> DEV void finish_direct(f32 (&sums)[SUMS], const EarlyBias& bias, const Lines& all, u32 staging, u32 lane) {
     const u32 pieces = all.pieces();
-    const auto gelu = gelu_fit_of<KIND == Direct::GELU_F16>(all.act());
-    const f32 bottom = all.act() != 0 ? 0.0f : __uint_as_float(0xff800000u);  // relu, or nothing
+    const auto gelu = gelu_fit_of<HALF>(all.act());
+    const f32 bottom = bottom_of(all.act());
+    const u32 dtype = KIND == Ending::GELU ? HALF ? DTYPE_F16 : DTYPE_BF16 : all.dtype();
     ComingResidual residual{};
-    if (KIND == Direct::RESIDUAL) residual.fetch(all, lane);
+    if (KIND == Ending::RESIDUAL) residual.fetch(all, lane);
 #pragma unroll
     for (u32 i = 0; i < SUMS / PIECE_SUMS; ++i) {
         if (i == pieces) break;
         f32(&v)[PIECE_SUMS] = piece_of(sums, i);
-        if (KIND == Direct::RESIDUAL) {
+        if (KIND == Ending::RESIDUAL) {
             // Registers and predicates are dear. What follows from the lane is not kept, nor are answers: without a bias, it is 0.
             lane = thread_index_anew() % WARP;
-            bias.add(v, i, all.dtype(), lane);
-            residual.add(v, all.dtype(), staging, lane);
+            bias.add(v, i, dtype, lane);
+            residual.add(v, dtype, staging, lane);
             if (i + 1 < SUMS / PIECE_SUMS) residual.fetch(all.across(i + 1), lane);
-        } else if (all.has(Lines::BIAS)) {
-            bias.add(v, i, all.dtype(), lane);
+        } else if (KIND == Ending::GELU || all.has(Lines::BIAS)) {
+            bias.add(v, i, dtype, lane);
         }
-        if (KIND == Direct::GELU_BF16 || KIND == Direct::GELU_F16) {
 #pragma unroll
-            for (u32 k = 0; k < PIECE_SUMS; ++k) v[k] = gelu(v[k]);
-        } else if (KIND == Direct::RESIDUAL || all.act() != 0) {
-#pragma unroll
-            for (u32 k = 0; k < PIECE_SUMS; ++k) v[k] = v[k] <= bottom ? bottom : v[k];  // NaN stays
-        }
-        put_lines<KIND == Direct::ANYWHERE>(v, all.across(i), staging, lane);
-    }
-}
-DEV void finish_direct(f32 (&sums)[SUMS], const EarlyBias& bias, const Lines& all, Direct kind, u32 staging, u32 lane) {
-    switch (kind) {
-        case Direct::GELU_BF16: finish_direct<Direct::GELU_BF16>(sums, bias, all, staging, lane); break;
-        case Direct::GELU_F16: finish_direct<Direct::GELU_F16>(sums, bias, all, staging, lane); break;
-        case Direct::RESIDUAL: finish_direct<Direct::RESIDUAL>(sums, bias, all, staging, lane); break;
-        case Direct::ANYWHERE: finish_direct<Direct::ANYWHERE>(sums, bias, all, staging, lane); break;
-        default: finish_direct<Direct::PLAIN>(sums, bias, all, staging, lane); break;
+        for (u32 k = 0; k < PIECE_SUMS; ++k) v[k] = KIND == Ending::GELU ? gelu(v[k]) : max_nan(v[k], bottom);
+        put_lines<KIND == Ending::ANYWHERE>(v, all.across(i), dtype, staging, lane);
     }
 }
 

@@ -94,7 +94,7 @@ struct ScratchPart {
 
   private:
     DEV ScratchPart(Workers& me, const HopperProducts& p, const ProductTiles& tiles)
-        : at(tiles.at(Kept::place().tile)), part(p, at, me.warp()),
+        : at(p.item(Kept::place().tile)), part(p, at, me.warp()),
           pitch(tiles.tile_columns + SCRATCH_PITCH) {
         const u32 base = me.next(stage, p.schedule().scratch);
         me.wait(stage);
@@ -107,7 +107,7 @@ struct ScratchPart {
 DEV_CALL void finish_from_scratch() {
     const HopperProducts p(Workers().work());
     const ProductTiles tiles = p.tiles();
-    const ProductItem at = tiles.at(Kept::place().tile);
+    const ProductItem at = p.item(Kept::place().tile);
     const Epilogue e = ProductArgs(p.work).epilogue();
     TileExtent extent{at.batch * tiles.rows + at.row, at.column, min(tiles.tile_rows, tiles.rows - at.row),
                       min(tiles.tile_columns, tiles.columns - at.column)};
@@ -146,9 +146,9 @@ struct Rehearsal {
         const Launch* const launch = shared_state().launch;
         if (!launch->rehearsal || Kept::warp() < WORKER_WARPS / 2) return false;
         const u32 what = schedule().what, splits = schedule().splits, sums = schedule().tile_rows * schedule().tile_columns;
-        const Lines lines{launch->workspace, 0, what | Lines::size_of(0, max(sums / (2 * BLOCK_ROWS), PIECE_COLUMNS) >> (what & Lines::GLU ? 1 : 0))};
+        const Lines lines{launch->workspace, 0, what | Lines::size_of(0, max(sums / (2 * BLOCK_ROWS), PIECE_COLUMNS))};
         lines.keep();
-        return what != 0 && splits == 1 && schedule().tile_rows % BLOCK_ROWS == 0 && !(schedule().flags & OUT_IN_BOXES) && direct_of(lines) != Direct::NONE;
+        return splits == 1 && schedule().tile_rows % BLOCK_ROWS == 0 && !(schedule().flags & OUT_IN_BOXES) && lines.ending() != Ending::CALLS;
     }
 };
 
@@ -164,15 +164,13 @@ struct HopperGemm {
         else load_items<false>(p, loader);
     }
 
+    using Halves = TileHalves<HopperProducts, WarpPart>;
+
     // All tiles of this block; in a rehearsal, the end of one.
     static DEV void run(Workers& me) {
         u32 item = 0, items = 1;
         if (!Rehearsal::is_on()) {
             me.wait_placed();
-            const HopperProducts p(me.work());
-            if (p.has(DEPTH_SHARED) && (p.low() || p.alone())) return run_small_together(me);
-            if (Halves::do_for(p)) return Halves::run<false>(me);
-            if (p.low()) return run_low(me);
             item = me.work().first_tile;
             items = me.work().tiles;
         }
@@ -182,10 +180,7 @@ struct HopperGemm {
             f32 sums[SUMS];
             EarlyBias bias{};
             if (!multiply_item(sums, bias, me)) return;
-            const Lines lines = Lines::kept();
-            if (lines.what == 0 && HopperProducts(me.work()).schedule().scratch)
-                finish_in_scratch(me, [&](u32 corner, u32 pitch, u32 width) { put_pairs(sums, corner, pitch, width, me.lane()); });
-            else if (!finish(sums, bias, lines, me)) break;
+            if (!finish(sums, bias, Lines::kept(), me)) break;
         }
     }
 
@@ -220,21 +215,13 @@ struct HopperGemm {
     static DEV_CALL void finish_glu_in_lines(PieceSums sums, Lines lines) { finish_lines_glu(sums.v, lines, Workers().staging(), Workers().lane()); }
 
   private:
-    using Halves = TileHalves<HopperProducts, WarpPart>;
-
-    // Tiles that blocks share, and warpgroups.
-    static DEV void run_small_together(Workers& me) {
-        if (HopperProducts(me.work()).low()) run_low_together(me);
-        else Halves::run<true>(me);
-    }
-
     template <bool BATCHES> static DEV void load_items(const HopperProducts& p, Loader& loader) {
         prefetch_map(p.map(p.schedule().a_map));
         prefetch_map(p.map(p.schedule().b_map));
         OperandLoader<BATCHES> a(p, 0), b(p, 1);
 #pragma unroll 1
         for (u32 item = p.work.first_tile; item < p.work.tiles; item += gridDim.x) {
-            const ProductItem at = p.tiles().at(item);
+            const ProductItem at = p.item(item);
             a.begin(p, 0, at);
             b.begin(p, 1, at);
             loader.tell(at.row, at.column);
@@ -262,11 +249,13 @@ struct HopperGemm {
     struct MainLoop {
         TileLayout layout;
         u32 stages, width, flags;
+        u32 column, columns;  // of the warp's part of the tile, and of the sums
+        bool first;           // it is the work's first tile
     };
 
     // A tile behind a work's first one, whose results are stored in lines: the loader has found out where it lies, which would take
     // the workers longer than many a tile's products.
-    static DEV void begin_next(MainLoop& loop, EarlyBias& bias, Workers& me) {
+    static DEV void begin_next(MainLoop& loop, Workers& me) {
         const HopperProducts p(me.work());
         const u32 warp = me.warp(), flags = p.schedule().flags, rows = p.schedule().rows, columns = ProductArgs(p.work).columns();
         const TileLayout layout = p.layout(warp / 4);
@@ -274,33 +263,31 @@ struct HopperGemm {
         const u32 row = min(corner.row(), last_row(p.schedule(), rows)), column = min(corner.column(), last_column(p.schedule(), columns));
         const ProductItem at{0, 0, 0, row, column, 0, p.schedule().stages};
         const WarpPart part(p, at, warp);
-        loop = MainLoop{layout, at.stages, part.width, flags};
+        loop = MainLoop{layout, at.stages, part.width, flags, part.column, columns, false};
         lines_of(p, rows, columns, at, part).keep();
-        if (flags & BIAS_EARLY) bias.fetch(ProductArgs(p.work).bias(), part.column, columns, me.lane());
     }
 
     // False if the run is over. What does not depend on operands is worked out before they are waited for.
-    static DEV bool begin_item(MainLoop& loop, EarlyBias& bias, Workers& me) {
+    static DEV bool begin_item(MainLoop& loop, Workers& me) {
         const HopperProducts p(me.work());
         if (Kept::place().tile != p.work.first_tile && (p.schedule().flags & (OUT_IN_LINES | BATCHED)) == OUT_IN_LINES && p.schedule().splits == 1) {
-            begin_next(loop, bias, me);
+            begin_next(loop, me);
             return true;
         }
         const bool together = p.has(DEPTH_SHARED);
         if (p.schedule().splits > 1 && !together) partial_lines().keep();  // first: what is known by then has to be kept over a call
         const ProductTiles tiles = p.tiles();
-        const ProductItem at = tiles.at(Kept::place().tile);
+        const ProductItem at = p.item(Kept::place().tile);
         const u32 warp = me.warp(), flags = p.schedule().flags;
         WarpPart part(p, at, warp);
-        loop = MainLoop{p.layout(warp / 4), at.stages, part.width, flags};
+        loop = MainLoop{p.layout(warp / 4), at.stages, part.width, flags, part.column, tiles.columns, Kept::place().tile == p.work.first_tile};
         if (together) {
             if (!Together::begin<HALF_SUMS>(warp, warp)) return false;
             part.row += at.split * HALF_ROWS;
         }
         if (!(flags & OUT_IN_LINES)) keep_place(tiles, at, part);
-        else if (tiles.splits == 1 || together) lines_of(p, tiles, at, part).keep(together ? Lines::SPLIT : 0);
-        if (Kept::place().tile == p.work.first_tile && !me.wait_ready()) return together && Together::part();
-        if (flags & BIAS_EARLY) bias.fetch(ProductArgs(p.work).bias(), part.column, tiles.columns, me.lane());
+        else if (together) lines_of(p, tiles, at, part).ending_as(Ending::TOGETHER).keep();
+        else if (tiles.splits == 1) lines_of(p, tiles, at, part).keep();
         return true;
     }
 
@@ -309,63 +296,84 @@ struct HopperGemm {
         MainLoop loop{};
         if (Rehearsal::is_on()) {
             loop.width = Lines::kept().pieces() * PIECE_COLUMNS;
-            loop.flags = Rehearsal::schedule().flags;
-        } else if (!begin_item(loop, bias, me)) {
+            loop.flags = Rehearsal::schedule().flags & ~BIAS_EARLY;
+        } else if (!begin_item(loop, me)) {
             return false;
         }
+        const bool multiplied = multiply_by(sums, loop, me, [&] {
+            if (loop.first && !me.wait_ready()) return false;
+            if (loop.flags & BIAS_EARLY) bias.fetch(ProductArgs(me.work()).bias(), loop.column, loop.columns, me.lane());
+            return true;
+        });
+        return multiplied || (loop.flags & DEPTH_SHARED && Together::part());
+    }
+
+    template <class Before> static DEV bool multiply_by(f32 (&sums)[SUMS], const MainLoop& loop, Workers& me, const Before& before) {
         if (loop.flags & FLOATS) {
             const TurnedToDepth turned;
             switch (loop.width) {
-                case 64: multiply<Tf32, 64, false, false>(sums, loop.layout, loop.stages, me, turned); break;
-                case 128: multiply<Tf32, 128, false, false>(sums, loop.layout, loop.stages, me, turned); break;
-                default: multiply<Tf32, 256, false, false>(sums, loop.layout, loop.stages, me, turned); break;
+                case 64: return multiply<Tf32, 64, false, false>(sums, loop.layout, loop.stages, me, turned, before);
+                case 128: return multiply<Tf32, 128, false, false>(sums, loop.layout, loop.stages, me, turned, before);
+                default: return multiply<Tf32, 256, false, false>(sums, loop.layout, loop.stages, me, turned, before);
             }
-            return true;
         }
         switch (loop.width) {
-            case 0: pass_by(sums, loop.layout, loop.stages, me); break;
-            case 64: multiply_any<true, 64>(sums, loop.flags, loop.layout, loop.stages, me); break;
-            case 128: multiply_any<true, 128>(sums, loop.flags, loop.layout, loop.stages, me); break;
-            case 192: multiply_any<false, 192>(sums, loop.flags, loop.layout, loop.stages, me); break;
-            default: multiply_any<true, 256>(sums, loop.flags, loop.layout, loop.stages, me); break;
+            case 0: return pass_by(sums, loop.layout, loop.stages, me, before);
+            case 64: return multiply_any<true, 64>(sums, loop, me, before);
+            case 128: return multiply_any<true, 128>(sums, loop, me, before);
+            case 192: return multiply_any<false, 192>(sums, loop, me, before);
+            default: return multiply_any<true, 256>(sums, loop, me, before);
         }
-        return true;
     }
 
     // EITHER_A: a may lie across, too.
-    template <bool EITHER_A, u32 COLUMNS> static DEV void multiply_any(f32 (&sums)[SUMS], u32 flags, const TileLayout& layout, u32 stages, Workers& me) {
-        switch (flags & (EITHER_A * A_ACROSS | B_ACROSS | HALF_FLOATS)) {
-            case 0: multiply<Bf16, COLUMNS, false, false>(sums, layout, stages, me, AsLoaded()); break;
-            case B_ACROSS: multiply<Bf16, COLUMNS, false, true>(sums, layout, stages, me, AsLoaded()); break;
-            case A_ACROSS: multiply<Bf16, COLUMNS, EITHER_A, false>(sums, layout, stages, me, AsLoaded()); break;
-            case A_ACROSS | B_ACROSS: multiply<Bf16, COLUMNS, EITHER_A, true>(sums, layout, stages, me, AsLoaded()); break;
-            case HALF_FLOATS: multiply<F16, COLUMNS, false, false>(sums, layout, stages, me, AsLoaded()); break;
-            case HALF_FLOATS | B_ACROSS: multiply<F16, COLUMNS, false, true>(sums, layout, stages, me, AsLoaded()); break;
-            case HALF_FLOATS | A_ACROSS: multiply<F16, COLUMNS, EITHER_A, false>(sums, layout, stages, me, AsLoaded()); break;
-            default: multiply<F16, COLUMNS, EITHER_A, true>(sums, layout, stages, me, AsLoaded()); break;
+    template <bool EITHER_A, u32 COLUMNS, class Before>
+    static DEV bool multiply_any(f32 (&sums)[SUMS], const MainLoop& loop, Workers& me, const Before& before) {
+        const TileLayout& layout = loop.layout;
+        switch (loop.flags & (EITHER_A * A_ACROSS | B_ACROSS | HALF_FLOATS)) {
+            case 0: return multiply<Bf16, COLUMNS, false, false>(sums, layout, loop.stages, me, AsLoaded(), before);
+            case B_ACROSS: return multiply<Bf16, COLUMNS, false, true>(sums, layout, loop.stages, me, AsLoaded(), before);
+            case A_ACROSS: return multiply<Bf16, COLUMNS, EITHER_A, false>(sums, layout, loop.stages, me, AsLoaded(), before);
+            case A_ACROSS | B_ACROSS: return multiply<Bf16, COLUMNS, EITHER_A, true>(sums, layout, loop.stages, me, AsLoaded(), before);
+            case HALF_FLOATS: return multiply<F16, COLUMNS, false, false>(sums, layout, loop.stages, me, AsLoaded(), before);
+            case HALF_FLOATS | B_ACROSS: return multiply<F16, COLUMNS, false, true>(sums, layout, loop.stages, me, AsLoaded(), before);
+            case HALF_FLOATS | A_ACROSS: return multiply<F16, COLUMNS, EITHER_A, false>(sums, layout, loop.stages, me, AsLoaded(), before);
+            default: return multiply<F16, COLUMNS, EITHER_A, true>(sums, layout, loop.stages, me, AsLoaded(), before);
         }
     }
 
-    // In registers, piece by piece. False after a trap.
+    // In registers, piece by piece, or in scratch memory. False after a trap.
     static DEV bool finish(f32 (&sums)[SUMS], const EarlyBias& bias, const Lines& lines, Workers& me) {
-        if (lines.has(Lines::SPLIT)) {
-            bool ok;
-            if (lines.pieces()) {
-                const bool lower = blockIdx.x % PAIR;  // as of neighbouring items, the second is an odd block's
-                ok = Together::give_half(HalfSums(piece_of(sums, 0), !lower)) && Together::finish(HalfSums(piece_of(sums, 0), lower), bias.words[0]);
-            } else {
+        switch (lines.ending()) {
+            case Ending::PLAIN: finish_direct<Ending::PLAIN>(sums, bias, lines, me.staging(), me.lane()); return true;
+            case Ending::GELU:
+                if (lines.has(Lines::HALF)) finish_direct<Ending::GELU, true>(sums, bias, lines, me.staging(), me.lane());
+                else finish_direct<Ending::GELU, false>(sums, bias, lines, me.staging(), me.lane());
+                return true;
+            case Ending::RESIDUAL: finish_direct<Ending::RESIDUAL>(sums, bias, lines, me.staging(), me.lane()); return true;
+            case Ending::ANYWHERE: finish_direct<Ending::ANYWHERE>(sums, bias, lines, me.staging(), me.lane()); return true;
+            case Ending::PARTIAL:
                 SplitTile::publish(sums, reinterpret_cast<f32*>(lines.to) + me.lane() * 4, lines.pitch);
-                ok = Split::finish();
+                return Split::finish() || stopped_here();
+            case Ending::TOGETHER: {
+                const bool lower = blockIdx.x % PAIR;  // as of neighbouring items, the second is an odd block's
+                const bool ok = Together::give_half(HalfSums(piece_of(sums, 0), !lower)) && Together::finish(HalfSums(piece_of(sums, 0), lower), bias.words[0]);
+                return ok || stopped_here();
             }
-            if (!ok) stop(shared_state());
-            return ok;
+            default: finish_by_calls(sums, bias, lines, me); return true;
         }
-        const Direct direct = lines.what == 0 ? Direct::NONE : direct_of(lines);
-        if (direct != Direct::NONE) {
-            finish_direct(sums, bias, lines, direct, me.staging(), me.lane());
-            return true;
-        }
+    }
+    // False: the run is over.
+    static DEV bool stopped_here() {
+        stop(shared_state());
+        return false;
+    }
+    static DEV void finish_by_calls(f32 (&sums)[SUMS], const EarlyBias& bias, const Lines& lines, Workers& me) {
         const HopperProducts p(me.work());
+        if (lines.what == 0 && p.schedule().scratch) {
+            finish_in_scratch(me, [&](u32 corner, u32 pitch, u32 width) { put_pairs(sums, corner, pitch, width, me.lane()); });
+            return;
+        }
         const u32 pieces = WarpPart::width_of(p, me.warp()) / PIECE_COLUMNS;
         const bool biased = p.has(BIAS_EARLY);
 #pragma unroll
@@ -379,7 +387,6 @@ struct HopperGemm {
             else if (lines.has(Lines::GLU)) finish_glu_in_lines(piece, lines.across(i));
             else finish_in_lines(piece, lines.across(i));
         }
-        return true;
     }
 
     // Where the partial sums of a warp's part of the tile at work go: `pitch` groups of them. Keeps what finishing a share takes. A
@@ -388,7 +395,7 @@ struct HopperGemm {
         const Workers me;
         const HopperProducts p(me.work());
         const ProductTiles tiles = p.tiles();
-        const ProductItem at = tiles.at(Kept::place().tile);
+        const ProductItem at = p.item(Kept::place().tile);
         const ProductArgs args(p.work);
         const Tensor& out = args.out();
         const u32 warp = me.warp(), width = WarpPart::width_of(p, 0), count = WarpPart::width_of(p, warp) / GROUP_COLUMNS;
@@ -399,7 +406,7 @@ struct HopperGemm {
         const SplitResult result(args, row + (at.column >> args.is_glu()) * 2, pitch, tiles.rows - min(tiles.rows, at.row), at.column,
                                  tiles.columns - min(tiles.columns, at.column));
         Split::kept(warp) = Split{tile, result};
-        return Lines{reinterpret_cast<char*>(tile.group(at.split, warp * count, 0)), count, Lines::PRESENT | Lines::SPLIT};
+        return Lines{reinterpret_cast<char*>(tile.group(at.split, warp * count, 0)), count, Lines::ending_as(0, Ending::PARTIAL)};
     }
 
     // Writes a warp's sums to shared memory.

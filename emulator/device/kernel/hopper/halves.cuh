@@ -17,15 +17,16 @@ struct HalfSums {
     }
 };
 
-// This warpgroup's sums over the depth. It waits for its own products before it goes on: meanwhile, the other one keeps tensor cores
+// This warpgroup's sums over the depth; false, without them, if before() says so (multiply.cuh). It waits for its own products before it goes on: meanwhile, the other one keeps tensor cores
 // busy, and what counts is that a stage is free, and filled again, soon.
-template <class T, u32 COLUMNS, bool A_ACROSS, bool B_ACROSS>
-DEV void multiply_every_second(f32 (&sums)[COLUMNS / 2], const TileLayout& layout, u32 stages, u32 warpgroup, Workers& me) {
+template <class T, u32 COLUMNS, bool A_ACROSS, bool B_ACROSS, class Before>
+DEV bool multiply_every_second(f32 (&sums)[COLUMNS / 2], const TileLayout& layout, u32 stages, u32 warpgroup, Workers& me, const Before& before) {
     constexpr u32 A_STEP = (A_ACROSS ? STEP_DEPTH * LINE_BYTES : STEP_DEPTH * 2) >> 4;  // in 16 bytes
     constexpr u32 B_STEP = (B_ACROSS ? STEP_DEPTH * LINE_BYTES : STEP_DEPTH * 2) >> 4;
     using Product = Wgmma<T, COLUMNS, A_ACROSS, B_ACROSS>;
 #pragma unroll
     for (u32 i = 0; i < COLUMNS / 2; ++i) sums[i] = 0.0f;
+    if (!before()) return false;
 #pragma unroll 1
     for (u32 i = 0; i < stages; ++i) {
         Stage stage;
@@ -49,6 +50,7 @@ DEV void multiply_every_second(f32 (&sums)[COLUMNS / 2], const TileLayout& layou
     }
 #pragma unroll
     for (u32 i = 0; i < COLUMNS / 2; ++i) pin(sums[i]);
+    return true;
 }
 
 // The type is asked for once: asked for each pair, every one would be converted in both ways.
@@ -130,26 +132,50 @@ struct HalfExtras {
 #pragma unroll
         for (u32 j = 0; j < HALF_SUMS / 2; ++j) bias[j] = __shfl_sync(0xffffffffu, words, j * 4 + lane % 4);
     }
-    DEV void add(f32 (&v)[HALF_SUMS], const Lines& lines) const {
-        if (lines.has(Lines::BIAS)) add_pairs(v, bias, lines.dtype());
-        if (lines.has(Lines::RESIDUAL)) add_pairs(v, residual, lines.dtype());
-    }
 
   private:
     static DEV u32 pair(u32 lane) { return 2 * (lane % 4); }  // of columns, the first one
 };
 
-// Takes a warp's 8 lines to the result.
-DEV void finish_half(f32 (&v)[HALF_SUMS], const HalfExtras& extras, const Lines& lines, const Workers& me) {
+// Takes a warp's 8 lines to the result. HALF: they are of f16.
+template <Ending KIND, bool HALF> DEV void finish_half_as(f32 (&v)[HALF_SUMS], const HalfExtras& extras, const Lines& lines, const Workers& me) {
+    constexpr u32 DTYPE = HALF ? DTYPE_F16 : DTYPE_BF16;
     const u32 lane = me.lane(), staging = me.staging(), row = lane % 8;
-    extras.add(v, lines);
-    fast_activate(v, lines.act());
+    add_pairs(v, extras.bias, DTYPE);  // without a bias, it is 0
+    if (KIND == Ending::RESIDUAL || KIND == Ending::CALLS) add_pairs(v, extras.residual, DTYPE);
+    if (KIND == Ending::CALLS) {
+        activate_few(v, lines.act());
+    } else if (KIND == Ending::GELU) {
+        const auto gelu = gelu_fit_of<HALF>(lines.act());
+#pragma unroll
+        for (u32 k = 0; k < HALF_SUMS; ++k) v[k] = gelu(v[k]);
+    } else {
+        const f32 bottom = bottom_of(lines.act());
+#pragma unroll
+        for (u32 k = 0; k < HALF_SUMS; ++k) v[k] = max_nan(v[k], bottom);
+    }
     u32 words[HALF_SUMS / 2];
-    pack_pairs(words, v, lines.dtype());
+    pack_pairs(words, v, DTYPE);
 #pragma unroll
     for (u32 j = 0; j < 8; j += 4)
         store_matrix_x4(staging + row * LINE_BYTES + (((j + lane / 8) ^ row) * CHUNK_BYTES), words[j], words[j + 1], words[j + 2], words[j + 3]);
-    if (lines.has(Lines::ANYWHERE)) store_lines_anywhere(lines, staging);
+    if (KIND == Ending::ANYWHERE || (KIND == Ending::CALLS && lines.has(Lines::ANYWHERE))) store_lines_anywhere(lines, staging);
     else store_lines<PIECE_COLUMNS>(lines, staging, lane);
+}
+// `ending`: of the whole tile.
+DEV void finish_half(f32 (&v)[HALF_SUMS], const HalfExtras& extras, const Lines& lines, Ending ending, const Workers& me) {
+    constexpr auto number = [](Ending kind, bool half) { return static_cast<u32>(kind) * 2 + half; };
+    switch (number(ending, lines.has(Lines::HALF))) {
+        case number(Ending::PLAIN, false): finish_half_as<Ending::PLAIN, false>(v, extras, lines, me); break;
+        case number(Ending::PLAIN, true): finish_half_as<Ending::PLAIN, true>(v, extras, lines, me); break;
+        case number(Ending::GELU, false): finish_half_as<Ending::GELU, false>(v, extras, lines, me); break;
+        case number(Ending::GELU, true): finish_half_as<Ending::GELU, true>(v, extras, lines, me); break;
+        case number(Ending::RESIDUAL, false): finish_half_as<Ending::RESIDUAL, false>(v, extras, lines, me); break;
+        case number(Ending::RESIDUAL, true): finish_half_as<Ending::RESIDUAL, true>(v, extras, lines, me); break;
+        case number(Ending::ANYWHERE, false): finish_half_as<Ending::ANYWHERE, false>(v, extras, lines, me); break;
+        case number(Ending::ANYWHERE, true): finish_half_as<Ending::ANYWHERE, true>(v, extras, lines, me); break;
+        case number(Ending::CALLS, false): finish_half_as<Ending::CALLS, false>(v, extras, lines, me); break;
+        default: finish_half_as<Ending::CALLS, true>(v, extras, lines, me); break;
+    }
 }
 #endif

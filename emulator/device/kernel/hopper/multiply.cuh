@@ -55,15 +55,17 @@ struct AsLoaded {
     DEV void arrange(u32, Workers&) const {}
 };
 
-// sums = a * b over `stages` stages, each of which is arranged first. Warps hold rows 16 w .. 16 w + 15 of their warpgroup's part; a lane's sums are
+// sums = a * b over `stages` stages, each of which is arranged first. False, without them, if before() says so, which is what has to be waited
+// for: all that can be done ahead of that is done by then, and the code that follows is there. Warps hold rows 16 w .. 16 w + 15 of their warpgroup's part; a lane's sums are
 // [COLUMNS / 8][row lane / 4, row lane / 4 + 8][column 2 (lane % 4), and the next].
-template <class T, u32 COLUMNS, bool A_ACROSS, bool B_ACROSS, class Arrangement>
-DEV void multiply(f32 (&sums)[SUMS], const TileLayout& layout, u32 stages, Workers& me, const Arrangement& arrangement) {
+template <class T, u32 COLUMNS, bool A_ACROSS, bool B_ACROSS, class Arrangement, class Before>
+DEV bool multiply(f32 (&sums)[SUMS], const TileLayout& layout, u32 stages, Workers& me, const Arrangement& arrangement, const Before& before) {
     constexpr u32 A_STEP = (A_ACROSS ? STEP_DEPTH * LINE_BYTES : STEP_DEPTH * 2) >> 4;  // in 16 bytes
     constexpr u32 B_STEP = (B_ACROSS ? STEP_DEPTH * LINE_BYTES : STEP_DEPTH * 2) >> 4;
     using Product = Wgmma<T, COLUMNS, A_ACROSS, B_ACROSS>;
     clear<COLUMNS>(sums);
-    Stage before{0, 0};
+    if (!before()) return false;
+    Stage last{0, 0};
 #pragma unroll 1
     for (u32 i = 0; i < stages; ++i) {
         Stage stage;
@@ -81,21 +83,23 @@ DEV void multiply(f32 (&sums)[SUMS], const TileLayout& layout, u32 stages, Worke
             }
             warpgroup_commit();
             warpgroup_wait<1>();
-            if (slice == 0 && i != 0) me.release(before, layout.kind);
+            if (slice == 0 && i != 0) me.release(last, layout.kind);
             a += layout.left_slice >> 4;
             b += layout.right_slice >> 4;
         }
-        before = stage;
+        last = stage;
     }
     warpgroup_wait<0>();
 #pragma unroll
     for (u32 i = 0; i < COLUMNS / 2; ++i) pin(sums[i]);
-    if (stages != 0) me.release(before, layout.kind);
+    if (stages != 0) me.release(last, layout.kind);
+    return true;
 }
 
 // For a warpgroup that has no part in a tile.
-DEV void pass_by(f32 (&sums)[SUMS], const TileLayout& layout, u32 stages, Workers& me) {
+template <class Before> DEV bool pass_by(f32 (&sums)[SUMS], const TileLayout& layout, u32 stages, Workers& me, const Before& before) {
     clear<0>(sums);
+    if (!before()) return false;
 #pragma unroll 1
     for (; stages != 0; --stages) {
         Stage stage;
@@ -103,5 +107,6 @@ DEV void pass_by(f32 (&sums)[SUMS], const TileLayout& layout, u32 stages, Worker
         me.wait(stage, layout.kind);
         me.release(stage, layout.kind);
     }
+    return true;
 }
 #endif

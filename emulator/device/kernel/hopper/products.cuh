@@ -29,6 +29,9 @@ struct HopperProducts {
         const bool swapped = has(TRANSPOSED);
         return ProductTiles(swapped ? columns : rows, swapped ? rows : columns, schedule());
     }
+    // The part of the work with this number. What few products need is a call: it would lie in the way of the others.
+    DEV ProductItem item(u32 index) const { return has(ONE_BAND) ? tiles().in_band(index) : any_item(work, index); }
+    static DEV_CALL ProductItem any_item(const Work& w, u32 index) { return HopperProducts(w).tiles().at(index); }
     // What does not change from tile to tile, worked out once: for most programs when they are loaded (dla_prepare).
     static DEV void prepare(Work& w);
 
@@ -65,10 +68,10 @@ struct HopperProducts {
     DEV u32 right_bytes() const { return schedule().tile_columns * schedule().slices * LINE_BYTES; }
     // Of these, what copies bring of each slice: a tile that has more rows (or columns) than there are gets but those, in groups of 8. What
     // is in shared memory beside them comes to sums that nobody stores.
-    DEV u32 left_lines() const { return schedule().a_lines; }
-    DEV u32 right_lines() const { return schedule().b_lines; }
+    DEV u32 left_lines() const { return schedule().a_groups * 8u; }
+    DEV u32 right_lines() const { return schedule().b_groups * 8u; }
     DEV u32 copied_bytes() const { return (left_lines() + right_lines()) * schedule().slices * LINE_BYTES; }
-    DEV static u32 whole_groups(u32 n) { return (n + 7) / 8 * 8; }
+    DEV static u32 groups_of(u32 lines) { return (lines + 7) / 8; }
     DEV u32 stage_bytes() const { return (schedule().tile_rows + schedule().tile_columns) * schedule().slices * LINE_BYTES; }
     DEV u32 granules() const { return schedule().granules; }
     // So many that the ring is a number of them (5 and 7 do not divide 24): else the loader has to look for room each time.
@@ -76,7 +79,7 @@ struct HopperProducts {
         const u32 count = (bytes + GRANULE_BYTES - 1) / GRANULE_BYTES;
         return count + (count == 5 || count == 7);
     }
-    DEV u32 norm() const { return schedule().flags >> PRODUCT_NORM_AT; }  // that tiles do themselves: NORM_ROWS and so on; else 0
+    DEV u32 norm() const { return schedule().flags >> PRODUCT_NORM_AT & (1u << PRODUCT_NORM_BITS) - 1; }  // that tiles do themselves: NORM_ROWS and so on; else 0
     DEV TileLayout layout(u32 warpgroup) const {
         const u32 slices = schedule().slices, lines = schedule().tile_columns / 2;  // of b, for each of two side by side
         TileLayout l{shares_operand() ? SHARED_STAGES : OWN_STAGES, granules(), slices, 0, left_bytes(), left_lines() * LINE_BYTES, right_lines() * LINE_BYTES};
@@ -104,13 +107,16 @@ struct WarpPart {
     }
 };
 
+// Where a row of all batches begins. A call: it would lie in the way of products that have none.
+DEV_CALL char* batched_row(const Tensor& out, u32 row) { return element(out, row_offset(out, row)); }
+
 // Where the warp's part of a tile goes, and what happens to it before: all that is needed once the sums are there. Each batch has
 // `all_rows` rows, and columns of sums.
 DEV Lines lines_of(const HopperProducts& p, u32 all_rows, u32 all_columns, const ProductItem& at, const WarpPart& part) {
     const Tensor& out = p.work.operands[0];
     const u32 what = p.schedule().what, pitch = p.schedule().pitch;
     const u32 halves = what & Lines::GLU ? 1 : 0;  // the result of glu has half the columns of the sums
-    char* to = p.has(BATCHED) ? element(out, row_offset(out, at.batch * all_rows + part.row)) : out.data + static_cast<u64>(part.row) * pitch;
+    char* to = p.has(BATCHED) ? batched_row(out, at.batch * all_rows + part.row) : out.data + static_cast<u64>(part.row) * pitch;
     const u32 rows = all_rows - min(all_rows, part.row), columns = min(part.width, all_columns - min(all_columns, part.column)) >> halves;
     return Lines{to + (part.column >> halves) * 2, pitch, what | Lines::size_of(rows, columns)};
 }
@@ -128,12 +134,14 @@ DEV void HopperProducts::prepare(Work& w) {
     const u32 columns = args.columns(), pair_rows = ProductTiles::rows_of_pair(s), pair_columns = ProductTiles::columns_of_pair(s);
     s.down = ((p.has(TRANSPOSED) ? columns : s.rows) + pair_rows - 1) / pair_rows;
     s.across = ((p.has(TRANSPOSED) ? s.rows : columns) + pair_columns - 1) / pair_columns;
-    s.a_lines = p.has(A_SHORT) ? whole_groups(s.rows) : s.tile_rows;
-    s.b_lines = p.has(B_SHORT) ? whole_groups(columns) : s.tile_columns;
+    s.a_groups = groups_of(p.has(A_SHORT) ? s.rows : s.tile_rows);
+    s.b_groups = groups_of(p.has(B_SHORT) ? columns : s.tile_columns);
     s.granules = granules_of(p.stage_bytes());
     s.what = p.has(OUT_IN_LINES) ? Lines::what_of(args, p.has(OUT_IN_CHUNKS)) : 0;
     // Whether bias is the first to meet the sums: then it is fetched before the main loop, and added before the steps.
     if (args.steps(0) != STEP_BIAS || args.alpha() != 1.0f || args.has_c() || args.is_glu()) s.flags &= ~BIAS_EARLY;
+    const ProductTiles tiles = p.tiles();
+    s.flags = s.batches == 1 && s.splits <= (tiles.shares_operand() ? 1u : 2u) && tiles.is_one_band() ? s.flags | ONE_BAND : s.flags & ~ONE_BAND;
 }
 
 // Where the warp's part of the tile at work lies, for HopperGemm::finish_piece.

@@ -10,9 +10,8 @@
 template <class Products, class Part> struct TileHalves {
     // Whether the tiles are the smallest, and of a kind that is finished so.
     static DEV bool do_for(const Products& p) {
-        const u32 what = p.schedule().what;
-        if (!p.alone() || p.schedule().splits > 1 || p.has(FLOATS) || what == 0) return false;
-        return direct_of(Lines{nullptr, 0, what}) != Direct::NONE;
+        if (!p.alone() || p.schedule().splits > 1 || p.has(FLOATS)) return false;
+        return Lines{nullptr, 0, p.schedule().what}.ending() != Ending::CALLS;
     }
     // What does not depend on operands is worked out before they are waited for, and what else is needed behind the main loop is
     // asked for before it. TOGETHER: the blocks of a pair share the depth.
@@ -24,35 +23,44 @@ template <class Products, class Part> struct TileHalves {
             const Products p(me.work());
             if (TOGETHER && !Together::begin<HALF_SUMS>(warp, warp ^ WORKER_WARPS / 2)) return;
             const ProductTiles tiles = p.tiles();
-            const ProductItem at = tiles.at(item);
+            const ProductItem at = p.item(item);
             Part part(p, at, warp % 4);
             const u32 half = TOGETHER ? at.split : warpgroup;
             part.row += half * HALF_ROWS;
             const Lines lines = lines_of(p, tiles, at, part);
             const TileLayout layout = p.layout(0);
             const u32 flags = p.schedule().flags;
-            if (item == p.work.first_tile && !me.wait_ready()) {
+            HalfExtras extras;
+            const auto before = [&] {
+                if (item == me.work().first_tile && !me.wait_ready()) return false;
+                if (!TOGETHER || warpgroup == 0) extras.fetch(ProductArgs(me.work()), lines, part.column, tiles.columns, me.lane());
+                return true;
+            };
+            f32 sums[PIECE_SUMS];
+            if (!multiply(sums, flags, layout, at.stages, warpgroup, me, before)) {
                 if (TOGETHER) Together::part();
                 return;
-            }
-            HalfExtras extras;
-            if (!TOGETHER || warpgroup == 0) extras.fetch(ProductArgs(p.work), lines, part.column, tiles.columns, me.lane());
-            f32 sums[PIECE_SUMS];
-            switch (flags & (A_ACROSS | B_ACROSS | HALF_FLOATS)) {
-                case 0: multiply_every_second<Bf16, PIECE_COLUMNS, false, false>(sums, layout, at.stages, warpgroup, me); break;
-                case B_ACROSS: multiply_every_second<Bf16, PIECE_COLUMNS, false, true>(sums, layout, at.stages, warpgroup, me); break;
-                case A_ACROSS: multiply_every_second<Bf16, PIECE_COLUMNS, true, false>(sums, layout, at.stages, warpgroup, me); break;
-                case A_ACROSS | B_ACROSS: multiply_every_second<Bf16, PIECE_COLUMNS, true, true>(sums, layout, at.stages, warpgroup, me); break;
-                case HALF_FLOATS: multiply_every_second<F16, PIECE_COLUMNS, false, false>(sums, layout, at.stages, warpgroup, me); break;
-                case HALF_FLOATS | B_ACROSS: multiply_every_second<F16, PIECE_COLUMNS, false, true>(sums, layout, at.stages, warpgroup, me); break;
-                case HALF_FLOATS | A_ACROSS: multiply_every_second<F16, PIECE_COLUMNS, true, false>(sums, layout, at.stages, warpgroup, me); break;
-                default: multiply_every_second<F16, PIECE_COLUMNS, true, true>(sums, layout, at.stages, warpgroup, me); break;
             }
             HalfSums mine(sums, half);
             const HalfSums theirs(sums, !half);
             if (!TOGETHER) exchange_sums(mine.v, theirs.v, me);
             else if (!Together::join(mine.v, theirs.v)) continue;
-            finish_half(mine.v, extras, lines, me);
+            finish_half(mine.v, extras, lines, lines.ending(), me);
+        }
+    }
+
+  private:
+    template <class Before>
+    static DEV bool multiply(f32 (&sums)[PIECE_SUMS], u32 flags, const TileLayout& layout, u32 stages, u32 warpgroup, Workers& me, const Before& before) {
+        switch (flags & (A_ACROSS | B_ACROSS | HALF_FLOATS)) {
+            case 0: return multiply_every_second<Bf16, PIECE_COLUMNS, false, false>(sums, layout, stages, warpgroup, me, before);
+            case B_ACROSS: return multiply_every_second<Bf16, PIECE_COLUMNS, false, true>(sums, layout, stages, warpgroup, me, before);
+            case A_ACROSS: return multiply_every_second<Bf16, PIECE_COLUMNS, true, false>(sums, layout, stages, warpgroup, me, before);
+            case A_ACROSS | B_ACROSS: return multiply_every_second<Bf16, PIECE_COLUMNS, true, true>(sums, layout, stages, warpgroup, me, before);
+            case HALF_FLOATS: return multiply_every_second<F16, PIECE_COLUMNS, false, false>(sums, layout, stages, warpgroup, me, before);
+            case HALF_FLOATS | B_ACROSS: return multiply_every_second<F16, PIECE_COLUMNS, false, true>(sums, layout, stages, warpgroup, me, before);
+            case HALF_FLOATS | A_ACROSS: return multiply_every_second<F16, PIECE_COLUMNS, true, false>(sums, layout, stages, warpgroup, me, before);
+            default: return multiply_every_second<F16, PIECE_COLUMNS, true, true>(sums, layout, stages, warpgroup, me, before);
         }
     }
 };

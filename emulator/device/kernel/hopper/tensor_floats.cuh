@@ -99,7 +99,7 @@ struct HopperTf32 {
     static DEV bool multiply_item(f32 (&sums)[SUMS], Workers& me) {
         const HopperProducts p(me.work());
         const ProductTiles tiles = p.tiles();
-        const ProductItem at = tiles.at(Kept::place().tile);
+        const ProductItem at = p.item(Kept::place().tile);
         const WarpPart part(p, at, me.warp());
         const TileLayout layout = p.layout(me.warp() / 4);
         keep_place(tiles, at, part);

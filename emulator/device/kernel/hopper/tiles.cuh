@@ -46,6 +46,24 @@ struct ProductTiles {
     DEV bool shares_operand() const { return pair_rows != tile_rows || pair_columns != tile_columns; }
     DEV u32 items() const { return down * across * batches * splits << shares_operand(); }
 
+    DEV bool is_one_band() const { return down * pair_rows <= BAND_ROWS && down * across < 1u << MOST_BITS; }
+
+    // at() where there is one band of one product, and the depth is in two parts at most: nothing to jump over.
+    DEV ProductItem in_band(u32 item) const {
+        const u32 shared = shares_operand(), half = item & shared, parted = splits - 1, place = item >> (shared + parted);
+        const u32 column = divide_small(place, down), row = place - column * down, split = item & parted;
+        const u32 share = stages >> parted, more = stages & parted;
+        const bool below = pair_rows != tile_rows;
+        return ProductItem{item >> parted, split, 0, min(row * pair_rows + (below ? half * tile_rows : 0), last_row),
+                           min(column * pair_columns + (below ? 0 : half * tile_columns), last_column), split * (share + more),
+                           share + (split < more)};
+    }
+    // n / by for n below 2^MOST_BITS: the quotient of n + 1/2 is at least 1 / (2 by) from any integer, and off by less than 2^-21 n / by.
+    static constexpr u32 MOST_BITS = 20;
+    DEV static u32 divide_small(u32 n, u32 by) {
+        return static_cast<u32>((static_cast<f32>(n) + 0.5f) * fast_reciprocal(static_cast<f32>(by)));
+    }
+
     // The blocks of a pair take neighbouring items, the first of them an even one.
     DEV ProductItem at(u32 item) const {
         const u32 half = shares_operand() ? item % PAIR : 0;

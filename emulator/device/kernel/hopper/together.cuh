@@ -76,12 +76,13 @@ struct Together {
     static DEV_CALL bool finish(HalfSums sums, u32 bias) {
         const Workers me;
         const Lines lines = Lines::kept();
+        const auto& schedule = *reinterpret_cast<const ProductSchedule*>(me.work().detail);
         HalfExtras extras;
         extras.fetch_residual(ProductArgs(me.work()), lines, me.lane());
         extras.take(bias, me.lane());
         if (!add_given(sums.v)) return false;
         __syncwarp();  // all have read what was in the staging
-        finish_half(sums.v, extras, lines, me);
+        finish_half(sums.v, extras, lines, Lines{nullptr, 0, schedule.what}.ending(), me);
         return true;
     }
 
