@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from dla.assembler import assemble
-from dla.emulator.device import plan
+from dla.emulator.device import generate, plan
 from dla.emulator.device.layout import COUNTERS, IMAGE_HEADER, MAX_WAITS, WAIT_FOR_ALL
 from dla.emulator.device.paths import Target
 from dla.isa.attributes import pack
@@ -167,6 +167,23 @@ def test_what_the_controller_goes_by_lies_in_three_pieces():
     order = 16 + 3 * WORD_BYTES
     assert [place[name] - order for name in ("path", "first_block", "signal", "waits")] == [0, 4, 8, 12]
     assert [place[name] - order for name in ("present", "dynamic", "granules", "scalar_count")] == [16, 20, 24, 28]
+    assert place["handler"] - place["dynamic"] == 2  # which the controller takes for the lower half of a word
+
+
+def test_a_header_names_the_handler_of_its_row():
+    """Numbers without gaps, and 0 for what the controller executes itself."""
+    _, made = planned("""
+.input x : f32[3]
+.output y : f32[3]
+main:
+    MOV s0, 1
+    ACT.relu y, x
+    PROBE y, tag=1
+    HALT
+""")
+    numbers = generate.handler_numbers()
+    assert [header["handler"] for header in made.headers] == [0, numbers["ACT"], numbers["PROBE"], 0]
+    assert sorted(numbers.values()) == list(range(1, len(numbers) + 1))
 
 
 # ---- the order that the counters keep ----
