@@ -96,6 +96,11 @@ DEV u32 start(const Launch& launch, Shared& shared, u32 warp, u32 lane) {
     return turn;
 }
 
+// How each warp ends, wherever it does: if the roles came together first, the compiler would keep in local memory what lets them.
+DEV void end(const Launch& launch) {
+    if (launch.pairs) pair_end();  // nobody reaches into the shared memory of a block that has ended
+}
+
 extern "C" __global__ void IN_PAIRS __launch_bounds__(BLOCK_THREADS, 1) dla_machine(const __grid_constant__ Launches launches) {
     Shared& shared = shared_state();
     const u32 warp = __shfl_sync(0xffffffffu, threadIdx.x / WARP, 0), lane = threadIdx.x % WARP;
@@ -113,14 +118,15 @@ extern "C" __global__ void IN_PAIRS __launch_bounds__(BLOCK_THREADS, 1) dla_mach
         else if (warp == LOADER) run_loader();
         else if (warp == WAITER) run_waiter(launch, shared, lane);
         else run_signaller(launch, shared, lane);
-    } else {
-        take_registers<WORKER_REGISTERS>();
-        work();
-#ifdef HOPPER
-        if (launch.pairs) Together::end();
-#endif
+        end(launch);
+        return;
     }
-    if (launch.pairs) pair_end();  // nobody reaches into the shared memory of a block that has ended
+    take_registers<WORKER_REGISTERS>();
+    work();
+#ifdef HOPPER
+    if (launch.pairs) Together::end();
+#endif
+    end(launch);
 }
 
 // Runs once when a program is loaded, one warp in each of as many blocks as the machine has: chooses the way
