@@ -25,8 +25,9 @@ from dla.isa.errors import BackendError
 ARCHITECTURES = ("sm_80", "sm_90a")
 MAY_SPILL = 12
 """Bytes that a function may keep in local memory. What brings divergent lanes together again has a register of its own
-kind; over a call it needs another place, and the assembler finds none in the role loop (sm_80: 12 bytes, sm_90a: 4).
-HopperStream spills a word."""
+kind; over a call it needs another place, and the assembler finds none in the loops over works and over tiles (sm_80:
+8 bytes, sm_90a: 12). HopperStream spills two words.
+"""
 SET_REGISTERS = 0x9C8
 """Low 12 bits of the instruction that changes how many registers a warp has (USETMAXREG), as nvdisasm -hex shows it.
 The number is in bits 32 to 39."""

@@ -39,10 +39,6 @@ DEV void tensor_load_5d(u32 shared, const void* map, u64* full, i32 c0, i32 c1, 
     asm volatile("cp.async.bulk.tensor.5d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, {%3, %4, %5, %6, %7}], [%2];"
                  ::"r"(shared), "l"(map), "r"(shared_address(full)), "r"(c0), "r"(c1), "r"(c2), "r"(c3), "r"(c4) : "memory");
 }
-// Brings one box of `map` to the L2 cache, and no further.
-DEV void tensor_prefetch_3d(const void* map, i32 c0, i32 c1, i32 c2) {
-    asm volatile("cp.async.bulk.prefetch.tensor.3d.L2.global [%0, {%1, %2, %3}];" ::"l"(map), "r"(c0), "r"(c1), "r"(c2) : "memory");
-}
 // Brings `bytes`, a multiple of 16, to the L2 cache, where they outlast what is only read or written.
 DEV void prefetch_to_stay(const char* p, u32 bytes) {
     u64 policy;

@@ -109,7 +109,6 @@ DEV_CALL void load_path(const Work& w) {
     switch (w.path) {
 #ifdef HOPPER
         case PATH_GEMM:
-            if (HopperGemm::columns_can_come(w)) HopperGemm::prefetch_columns(w);
             if (HopperBoxes::runs(w)) load_boxes(w);
             else load_by<HopperGemm>();
             break;

@@ -75,19 +75,6 @@ template <bool BATCHES> struct OperandLoader {
             at += p.line();
             to += box_bytes;
         }
-        next();
-    }
-    // Brings what is to come to the L2 cache, for so many stages.
-    DEV void prefetch(const HopperProducts& p, u32 stages) {
-#pragma unroll 1
-        for (; stages != 0; --stages, next()) {
-#pragma unroll 1
-            for (u32 i = 0; i < boxes; ++i) tensor_prefetch_3d(map, inner + static_cast<i32>(i) * p.line(), outer, last);
-        }
-    }
-
-  private:
-    DEV void next() {
         inner += inner_step;
         outer += outer_step;
         last += last_step;
@@ -175,21 +162,6 @@ struct HopperGemm {
         const HopperProducts p(w);
         if (p.has(BATCHED)) load_items<true>(p, loader);
         else load_items<false>(p, loader);
-    }
-
-    // Columns that nothing in the program writes come from memory while there is no room for them in the ring, as the work before takes all
-    // of it. For what is on its way from there to the ring when that work is done, its release would have to wait.
-    static DEV bool columns_can_come(const Work& w) {
-        const HopperProducts p(w);
-        const LoaderState& loader = shared_state().loader;
-        return (p.schedule().flags & (B_CONSTANT | BATCHED)) == B_CONSTANT && loader.room < p.granules() && loader.begun == 0;
-    }
-    static DEV_CALL void prefetch_columns(const Work& w) {
-        const HopperProducts p(w);
-        const ProductItem at = p.item(w.first_tile);
-        OperandLoader<false> b(p, 1);
-        b.begin(p, 1, at);
-        b.prefetch(p, min(at.stages, GRANULES / p.granules()));
     }
 
     using Halves = TileHalves<HopperProducts, WarpPart>;
