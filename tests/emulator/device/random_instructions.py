@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -14,7 +15,7 @@ import numpy as np
 from dla.isa import windows
 from dla.isa.descriptor import Segment, contiguous
 from dla.isa.dtypes import Array, DType, convert
-from dla.isa.instructions import gemm, rnn
+from dla.isa.instructions import BY_MNEMONIC, gemm, rnn
 from dla.isa.instructions.act import WITH_ALPHA
 from dla.isa.program import Instruction
 from dla.isa.table import Row
@@ -131,12 +132,18 @@ class Draft:
 _Drawn = tuple[dict[str, Shape], dict[str, Any], dict[str, Values]]
 
 
-def draft(rng: Rng, row: Row, sub: str, dtype: DType) -> Draft | None:
+@cache
+def takes(mnemonic: str, sub: str, dtype: DType) -> bool:
+    """Whether `draft` draws `sub` of `dtype`. Twice as many attempts as any needs: most of the time goes into a no."""
+    return draft(np.random.default_rng(1), BY_MNEMONIC[mnemonic], sub, dtype, attempts=66) is not None
+
+
+def draft(rng: Rng, row: Row, sub: str, dtype: DType, *, attempts: int = 200) -> Draft | None:
     """A draft whose parametrised operand (the first input, or else the output) is of `dtype`.
 
-    None if `sub` does not take `dtype` (or none of 200 attempts was valid).
+    None if `sub` does not take `dtype` (or no attempt was valid).
     """
-    for _ in range(200):
+    for _ in range(attempts):
         shapes, attributes, chosen = _DRAW[row.mnemonic](rng, sub, dtype)
         attempt = Draft(row, sub, shapes, _types(rng, row, dtype, shapes), attributes, chosen)
         placed = tuple(

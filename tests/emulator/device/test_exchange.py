@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 
 from dla.assembler import assemble
-from dla.emulator.compare import compare
 from dla.emulator.device import exchange, plan
 from dla.emulator.device.layout import PATH_STREAM, PLAIN_FEW
 from dla.emulator.device.paths import Target
@@ -20,6 +19,7 @@ from dla.isa.program import Program
 from dla.tests.emulator.device import cpu_machine
 from dla.tests.emulator.device.cpu_machine import CpuSession
 from dla.tests.emulator.device.random_instructions import values
+from dla.tests.emulator.device.references import compare
 
 BASES = {segment: segment.value << 40 for segment in Segment}
 on_cpu = cpu_machine.needs_compiler

@@ -12,7 +12,6 @@ import dla
 from dla.assembler import assemble
 from dla.compiler.models.decoder import DecoderConfig, generator
 from dla.compiler.models.weights import Weights
-from dla.emulator.compare import compare
 from dla.emulator.device import exchange, plan
 from dla.emulator.device.layout import COUNTERS, TRIP_SETS
 from dla.emulator.device.machine import DeviceMachine
@@ -25,6 +24,7 @@ from dla.isa.reach import Reach
 from dla.isa.table import Role
 from dla.tests.emulator.device import cpu_machine
 from dla.tests.emulator.device.cpu_machine import CpuSession
+from dla.tests.emulator.device.references import compare
 from dla.tests.emulator.device.test_exchange import BASES, drawn, takers, text
 
 on_cpu = cpu_machine.needs_compiler

@@ -14,7 +14,6 @@ import numpy as np
 import pytest
 
 from dla.assembler import assemble
-from dla.emulator.compare import compare
 from dla.emulator.device import build, layout, plan
 from dla.emulator.device.machine import DeviceMachine
 from dla.emulator.device.paths import Target, tilings
@@ -27,6 +26,7 @@ from dla.isa.program import Program
 from dla.tests.emulator.device import cpu_machine, test_paths_conv, test_paths_flash, test_paths_gemm, test_paths_pixels
 from dla.tests.emulator.device.cpu_machine import CpuSession
 from dla.tests.emulator.device.random_instructions import values
+from dla.tests.emulator.device.references import compare
 from dla.tests.emulator.device.test_exchange import chain, text
 from dla.tests.emulator.device.test_on_cpu import IN_BOXES
 from dla.tests.emulator.device.test_paths_fusion import CHAIN

@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 
 from dla.assembler import assemble
-from dla.emulator.compare import compare
 from dla.emulator.device import last_rows, parts, plan, tune
 from dla.emulator.device.layout import PATH_GEMM, PATH_STREAM
 from dla.emulator.device.paths import Target
@@ -17,6 +16,7 @@ from dla.report_plan import planned
 from dla.tests.emulator.device import cpu_machine
 from dla.tests.emulator.device.cpu_machine import CpuSession
 from dla.tests.emulator.device.random_instructions import values
+from dla.tests.emulator.device.references import compare
 from dla.tests.emulator.device.test_plan import BASES
 
 APART = """

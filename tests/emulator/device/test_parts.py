@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 
 from dla.assembler import assemble
-from dla.emulator.compare import compare
 from dla.emulator.device import parts, plan
 from dla.emulator.device.layout import PATH_FLASH, PATH_GEMM, PATH_GENERIC
 from dla.emulator.device.machine import DeviceMachine
@@ -23,6 +22,7 @@ from dla.report_plan import planned
 from dla.tests.emulator.device import cpu_machine
 from dla.tests.emulator.device.cpu_machine import CpuSession
 from dla.tests.emulator.device.random_instructions import values
+from dla.tests.emulator.device.references import compare
 from dla.tests.emulator.device.test_plan import BASES, Simulation
 
 on_cpu = cpu_machine.needs_compiler

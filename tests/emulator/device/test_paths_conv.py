@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 
 from dla.assembler import assemble
-from dla.emulator.compare import compare
 from dla.emulator.device import plan
 from dla.emulator.device.layout import PATH_CONV, PATH_GEMM
 from dla.emulator.device.machine import DeviceMachine
@@ -28,6 +27,7 @@ from dla.tests.emulator.device import cpu_machine
 from dla.tests.emulator.device.cpu_machine import CpuSession
 from dla.tests.emulator.device.random_batch import Batch
 from dla.tests.emulator.device.random_instructions import Draft, Rng, Shape, values
+from dla.tests.emulator.device.references import compare
 from dla.tests.emulator.device.test_differential import report, run, violations
 
 CHANNELS = {"narrow": (1, 2, 3, 4, 8, 16), "depthwise": (8, 16, 40, 264), "wide": (8, 24, 64, 72, 128, 200)}

@@ -8,13 +8,13 @@ import numpy as np
 import pytest
 
 from dla.assembler import assemble
-from dla.emulator.compare import compare
 from dla.emulator.device.layout import PATH_GEMM, PATH_PIXELS, PRODUCT_SCHEDULE
 from dla.isa.descriptor import Segment
 from dla.isa.program import Program
 from dla.tests.emulator.device import cpu_machine
 from dla.tests.emulator.device.cpu_machine import CpuSession
 from dla.tests.emulator.device.random_instructions import values
+from dla.tests.emulator.device.references import compare
 
 emulated = cpu_machine.needs_compiler
 

@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 
 from dla.assembler import assemble
-from dla.emulator.compare import compare
 from dla.emulator.device.layout import FLASH_F16, FLASH_HALVES, FLASH_WIDE, PATH_FLASH, PATH_GENERIC
 from dla.emulator.device.machine import DeviceMachine
 from dla.emulator.device.paths import Context, Schedule, Target, flash, schedule
@@ -16,6 +15,7 @@ from dla.isa.program import Program
 from dla.isa.reach import Reach
 from dla.tests.emulator.device import cpu_machine
 from dla.tests.emulator.device.cpu_machine import CpuSession
+from dla.tests.emulator.device.references import compare
 
 BASES = {segment: segment.value << 40 for segment in Segment}
 

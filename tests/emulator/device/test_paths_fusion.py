@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 
 from dla.assembler import assemble
-from dla.emulator.compare import compare
 from dla.emulator.device import plan
 from dla.emulator.device.layout import PATH_STREAM
 from dla.emulator.device.machine import DeviceMachine
@@ -23,6 +22,7 @@ from dla.isa.verifier import verify
 from dla.report_plan import planned
 from dla.tests.emulator.device import cpu_machine
 from dla.tests.emulator.device.cpu_machine import CpuSession
+from dla.tests.emulator.device.references import compare
 
 BASES = {segment: segment.value << 40 for segment in Segment}
 DECLARED = """

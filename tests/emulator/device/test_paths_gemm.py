@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 
 from dla.assembler import assemble
-from dla.emulator.compare import compare
 from dla.emulator.device import layout, plan
 from dla.emulator.device.layout import PATH_GEMM, PATH_GENERIC, PRODUCT_SCHEDULE
 from dla.emulator.device.machine import DeviceMachine
@@ -22,6 +21,7 @@ from dla.isa.program import Program
 from dla.tests.emulator.device import cpu_machine
 from dla.tests.emulator.device.cpu_machine import CpuSession
 from dla.tests.emulator.device.random_instructions import values
+from dla.tests.emulator.device.references import compare
 
 BASES = {segment: 2**30 * segment.value for segment in Segment}
 

@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 
 from dla.assembler import assemble
-from dla.emulator.compare import compare
 from dla.emulator.conflicts import conflicts
 from dla.emulator.device import plan
 from dla.emulator.device.layout import PATH_GEMM
@@ -18,6 +17,7 @@ from dla.isa.descriptor import Segment
 from dla.isa.verifier import verify
 from dla.tests.emulator.device import cpu_machine
 from dla.tests.emulator.device.cpu_machine import CpuSession
+from dla.tests.emulator.device.references import compare
 
 BASES = {segment: segment.value << 40 for segment in Segment}
 TILED = """

@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 
 from dla.assembler import assemble
-from dla.emulator.compare import compare
 from dla.emulator.device import plan
 from dla.emulator.device.layout import PATH_PIXELS, PIXEL_SCHEDULE
 from dla.emulator.device.machine import DeviceMachine
@@ -20,6 +19,7 @@ from dla.report_plan import planned
 from dla.tests.emulator.device import cpu_machine
 from dla.tests.emulator.device.cpu_machine import CpuSession
 from dla.tests.emulator.device.random_instructions import values
+from dla.tests.emulator.device.references import compare
 
 GIVEN = {
     "n": 2,

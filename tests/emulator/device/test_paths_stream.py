@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 
 from dla.assembler import assemble
-from dla.emulator.compare import compare
 from dla.emulator.device import plan
 from dla.emulator.device.layout import PATH_GENERIC, PATH_STREAM, STREAM_SCHEDULE
 from dla.emulator.device.machine import DeviceMachine
@@ -18,6 +17,7 @@ from dla.isa.errors import Trap
 from dla.isa.program import Program
 from dla.tests.emulator.device import cpu_machine
 from dla.tests.emulator.device.cpu_machine import CpuSession
+from dla.tests.emulator.device.references import compare
 
 BASES = {segment: segment.value << 40 for segment in Segment}
 

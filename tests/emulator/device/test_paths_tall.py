@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 
 from dla.assembler import assemble
-from dla.emulator.compare import compare
 from dla.emulator.device import plan
 from dla.emulator.device.layout import OUT_IN_BOXES, PATH_CONV, PATH_GEMM, PRODUCT_SCHEDULE
 from dla.emulator.device.paths import Target, tilings
@@ -16,6 +15,7 @@ from dla.isa.descriptor import Segment
 from dla.tests.emulator.device import cpu_machine
 from dla.tests.emulator.device.cpu_machine import CpuSession
 from dla.tests.emulator.device.random_instructions import values
+from dla.tests.emulator.device.references import compare
 
 LAYERS = """
 .input x : {dtype}[3, 23, 21, {channels}]

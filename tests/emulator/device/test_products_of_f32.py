@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 
 from dla.assembler import assemble
-from dla.emulator.compare import compare
 from dla.emulator.device.layout import PATH_CONV, PATH_GEMM
 from dla.emulator.device.machine import DeviceMachine
 from dla.emulator.device.paths import tilings
@@ -18,6 +17,7 @@ from dla.emulator.device.paths.tilings import Tile
 from dla.isa.descriptor import Segment
 from dla.isa.program import Program
 from dla.tests.emulator.device import cpu_machine
+from dla.tests.emulator.device.references import compare
 
 GEMM = """
 .input a : f32[{m}, {k}]

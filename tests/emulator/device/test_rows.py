@@ -6,13 +6,13 @@ import numpy as np
 import pytest
 
 from dla.assembler import assemble
-from dla.emulator.compare import compare
 from dla.emulator.device.machine import DeviceMachine
 from dla.emulator.device.paths import shares
 from dla.isa.dtypes import BY_TEXT, FLOATS
 from dla.isa.program import Program
 from dla.tests.emulator.device import cpu_machine
 from dla.tests.emulator.device.cpu_machine import CpuSession
+from dla.tests.emulator.device.references import compare
 from dla.tests.emulator.device.test_large import inputs
 
 POINTWISE = """

@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 
 from dla.assembler import assemble
-from dla.emulator.compare import compare
 from dla.isa.dtypes import BY_TEXT, FLOATS
 from dla.isa.errors import Trap
 from dla.tests.emulator.device import cpu_machine
 from dla.tests.emulator.device.cpu_machine import CpuSession
+from dla.tests.emulator.device.references import compare
 from dla.tests.emulator.device.test_rows import SESSIONS, check, sizes
 
 TURNED = """

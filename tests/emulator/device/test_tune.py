@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 
 from dla.assembler import assemble
-from dla.emulator.compare import compare
 from dla.emulator.device import plan, tune, tuned
 from dla.emulator.device.gpu import H200, Gpu
 from dla.emulator.device.machine import DeviceMachine
@@ -24,6 +23,7 @@ from dla.isa.program import Program, Tensor
 from dla.tests.emulator.device import cpu_machine
 from dla.tests.emulator.device.cpu_machine import CpuSession
 from dla.tests.emulator.device.random_instructions import values
+from dla.tests.emulator.device.references import compare
 
 BASES = {segment: 2**30 * segment.value for segment in Segment}
 TARGET = Target(132, hopper=True)
