@@ -103,7 +103,6 @@ struct WorkerPlace {
             u32 step, query;   // the next step of its walk, and the tile's first query
             u32 head, sample;  // of the tile
             u32 last;          // there is no tile behind it
-            u32 rehearses;     // none is executed: see FlashAttention::run
         } attention;
         struct {
             u32 none;                // no Lines: see below

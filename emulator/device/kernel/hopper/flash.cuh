@@ -212,9 +212,6 @@ template <class T, u32 WIDTH> struct FlashAttention {
 #pragma unroll
         for (u32 i = 0; i < N; ++i) pin(v[i]);
     }
-    // Whether this is a rehearsal (run), for which there are no stages and no turns: asked anew each time, for all registers are taken.
-    static DEV bool rehearses() { return __any_sync(0xffffffffu, Kept::place().attention.rehearses); }
-
     // Done with the stage that is `back` before the next one.
     static DEV void release(Workers& me, u32 back) { me.release(Stage{me.place.sequence - back, 0}); }
 
@@ -223,7 +220,7 @@ template <class T, u32 WIDTH> struct FlashAttention {
         Stage stage;
         const u32 warp = me.warp(), lane = me.lane(), line = lane % 16;
         const u32 from = me.next(stage, GRANULES_EACH) + warp * (16 * LINE_BYTES), row = from + line * LINE_BYTES;
-        if (!rehearses()) me.wait(stage);
+        me.wait(stage);
 #pragma unroll
         for (u32 i = 0; i < 4; ++i) load_matrix_x4(held[i], row + ((2 * i + lane / 16) ^ (line & 7)) * CHUNK_BYTES);
         if (WIDE) {
@@ -236,7 +233,7 @@ template <class T, u32 WIDTH> struct FlashAttention {
             fence_proxy_shared();
             named_barrier(FLASH_GROUP + group, WARPGROUP);
         }
-        if (!rehearses()) me.release(stage);
+        me.release(stage);
     }
 
     // Rows of values past the last key may hold anything, and nothing times a NaN is no 0.
@@ -261,15 +258,13 @@ template <class T, u32 WIDTH> struct FlashAttention {
         for (u32 i = 0; i < SCORES; ++i) s[i] = 0.0f;
         Stage stage;
         u32 from = me.next(stage, GRANULES_EACH);
-        if (!rehearses()) {
-            me.wait(stage);
-            wait_turn(group);
-        }
+        me.wait(stage);
+        wait_turn(group);
         multiply_keys(s, from, group, held);
-        if (!rehearses()) pass_turn(group);
+        pass_turn(group);
         warpgroup_wait<0>();
         pin_all(s);
-        if (!rehearses()) release(me, 1);
+        release(me, 1);
         mask(s, c, t.first_block, me);
         if (WIDE) {
             f32 shrink[2];
@@ -311,25 +306,20 @@ template <class T, u32 WIDTH> struct FlashAttention {
             me.place.sequence = anew(me.place.sequence);
         }
         from = me.next(stage, GRANULES_EACH);
-        if (!rehearses()) {
-            me.wait(stage);
-            const u32 last_block = (t.end - 1) / FLASH_KEYS * FLASH_KEYS;
-            const u32 keys = AttentionArgs::of(me.work()).v().dims[2];
-            if (last_block + FLASH_KEYS > keys) clear_past(from, keys - last_block, group, me);
-        }
+        me.wait(stage);
+        const u32 last_block = (t.end - 1) / FLASH_KEYS * FLASH_KEYS;
+        const u32 keys = AttentionArgs::of(me.work()).v().dims[2];
+        if (last_block + FLASH_KEYS > keys) clear_past(from, keys - last_block, group, me);
         multiply_values(r.outputs, p, from);
         warpgroup_wait<0>();
         pin_all(r.outputs);
-        if (!rehearses()) release(me, 1);
+        release(me, 1);
     }
 
-    // Where tiles are the first warpgroup's, the second one goes through the code of one, with nothing to store, before the work may
-    // begin: then it is in the instruction cache, which a network's other instructions have emptied, for the first one.
     static DEV void run(Workers& me) {
         me.wait_placed();
         if (me.warp() / 4 == 1) pass_turn(1);  // group 0 begins
         Kept::place().attention.step = Kept::place().attention.last = 0;
-        Kept::place().attention.rehearses = me.warp() / 4 == 1 && FlashTiles::in_halves(me.work());
         for (;;) {
             Running r;
             {
@@ -339,14 +329,9 @@ template <class T, u32 WIDTH> struct FlashAttention {
                 const AttentionShape s(AttentionArgs::of(me.work()));
                 t.see(s);
                 __syncwarp();  // every lane has read the step
-                if (rehearses()) {
-                    t.end = min(t.end, t.first_block + FLASH_KEYS);
-                    Kept::place().attention.query = s.queries;  // none
-                } else {
-                    Kept::place().attention.step = walk.step;
-                    Kept::place().attention.last = walk.is_over();
-                    Kept::place().attention.query = t.query;
-                }
+                Kept::place().attention.step = walk.step;
+                Kept::place().attention.last = walk.is_over();
+                Kept::place().attention.query = t.query;
                 Kept::place().attention.head = t.head;
                 Kept::place().attention.sample = t.sample;
 #pragma unroll
@@ -356,12 +341,11 @@ template <class T, u32 WIDTH> struct FlashAttention {
                 }
 #pragma unroll
                 for (u32 i = 0; i < OUTPUTS; ++i) r.outputs[i] = 0.0f;
-                const bool real = !rehearses();
-                if (real && !me.wait_ready()) {  // here, where what it takes to begin is known
+                if (!me.wait_ready()) {  // here, where what it takes to begin is known
                     Kept::place().attention.last = 0;
                     break;
                 }
-                if (real && me.warp() / 4 == 1 && FlashTiles::in_halves(me.work())) {
+                if (me.warp() / 4 == 1 && FlashTiles::in_halves(me.work())) {
                     if (t.begin < t.end) me.place = follow_flash_tile(me.place, GRANULES_EACH, (t.end - t.first_block + FLASH_KEYS - 1) / FLASH_KEYS);
                     flash_tile_ends();
                     if (Kept::place().attention.last) break;
@@ -378,11 +362,6 @@ template <class T, u32 WIDTH> struct FlashAttention {
                 store_panel<T>(part, r.base[0], r.base[1], r.total[0], r.total[1], panel, panel + 1 == WIDTH / 64);
             }
             if (Kept::place().attention.last) return;
-            if (rehearses()) {
-                __syncwarp();  // every lane has read that it is one
-                Kept::place().attention.rehearses = 0;
-                me.wait_placed();  // at the first stage again
-            }
         }
         if (me.warp() / 4 == 0) wait_turn(0);  // takes up what group 1 passed last
     }
