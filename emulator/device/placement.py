@@ -7,8 +7,7 @@ another takes over its place, since what a block's own workers did needs no coun
 one block. What waits for a product that all blocks had a part in would wait for all of them anywhere; it goes to the
 first blocks, always the same, and such a product begins where the first block is one of those with fewer of its tiles,
 so that its workers are ready for what follows when the last block is done. The others begin behind what goes on at the
-same time. A product for all but a few blocks leaves out the last ones, whose multiprocessors share what comes from the
-L2 cache with more others.
+same time.
 """
 
 from __future__ import annotations
@@ -19,12 +18,6 @@ from dataclasses import dataclass
 
 MOST_LOOKED_AT = 16
 """Of the instructions that one waits for, and of those that may go on beside it, the latest so many."""
-ROUND = 16
-"""Blocks that a Hopper GPU hands out at a time: a pair to each of its 8 GPCs.
-
-Those behind the last whole round (4 of 132) are in the GPCs that have more multiprocessors. What comes from the L2
-cache comes by GPC, so that all blocks of these are then later than others: a fifth of what a product of 1024^3 takes.
-"""
 
 
 @dataclass(frozen=True)
@@ -70,7 +63,6 @@ def first_blocks(
             places[index] = -(-max([turn, *beside]) // share.together) * share.together
             if share.together == 1:
                 places[index] = _sparing_the_first(places[index], share.tiles, blocks)
-            places[index] = _sparing_the_last(places[index], share.tiles, blocks)
         elif left is not None:
             taken_over.add(left)
             if left in everywhere and share.tiles < blocks:
@@ -93,11 +85,3 @@ def _sparing_the_first(place: int, tiles: int, blocks: int) -> int:
     if tiles < blocks or more == 0 or 1 <= place % blocks <= blocks - more:
         return place
     return place + (1 - place) % blocks
-
-
-def _sparing_the_last(place: int, tiles: int, blocks: int) -> int:
-    """`place`, or the next first block where so many tiles are the last whole round's, and all before."""
-    even = blocks // ROUND * ROUND
-    if even - ROUND < tiles <= even < place % blocks + tiles:
-        return place + -place % blocks
-    return place

@@ -73,16 +73,6 @@ def test_the_first_block_has_fewer_tiles_of_a_product_on_all_blocks():
     assert first_blocks([[]], [Share(256, ahead=True, together=2)], BLOCKS) == [0]
 
 
-def test_a_product_for_nearly_all_blocks_spares_the_last():
-    """Of 132 blocks, the last four share the way from the L2 cache with more others."""
-    many, more, few = (Share(n, ahead=True) for n in (128, 130, 96))
-    chain = [[], [0], [1]]
-    assert first_blocks(chain, [many, many, many], BLOCKS) == [0, 0, 0]
-    assert first_blocks(chain, [few, Share(120, ahead=True), few], BLOCKS) == [0, 0, 120]
-    assert first_blocks(chain, [few, few, more], BLOCKS) == [0, 96, 60]  # idle blocks have loaded what comes next
-    assert first_blocks([[], [0]], [few, Share(112, ahead=True)], 114) == [0, 0]
-
-
 def test_a_product_beside_something_else_begins_behind_it():
     """Both wait for instruction 0, and can go on at the same time."""
     shares = [Share(1), Share(20), Share(5, ahead=True), Share(5, ahead=True)]
