@@ -19,8 +19,7 @@ inline char* in_global(char* p) { return p; }
 inline u32 thread_index_anew() { return threadIdx.x; }
 inline char* shared_memory_anew() { return shared_memory; }
 template <class T> inline T yielded(const T* p, const char* where) { yield_(where); return *p; }
-// It takes time, as the emulated clock hardly moves by itself, and a warp that polls together makes progress of a kind.
-inline u32 load_acquire(const u32* p) { clock_ += 50; return yielded(p, "a counter"); }
+inline u32 load_acquire(const u32* p) { ++polls_; return yielded(p, "a counter"); }
 inline u32 load_relaxed(const u32* p) { return yielded(p, "a counter"); }
 inline void store_relaxed(u32* p, u32 v) { *p = v; ++progress_; }
 inline u32 load_acquire_everywhere(const u32* p) { return yielded(p, "another rank"); }
@@ -42,7 +41,7 @@ inline void store_whole_everywhere(uint4* p, uint4 v) {
 inline void store_relaxed_everywhere(u32* p, u32 v) { *p = v; ++progress_; }
 inline uint2 load_relaxed_8(const f32* p) { yield_("numbers"); return *reinterpret_cast<const uint2*>(p); }
 inline void store_relaxed_8(f32* p, uint2 v) { *reinterpret_cast<uint2*>(p) = v; ++progress_; }
-// So does this.
+// It takes time, as the emulated clock hardly moves by itself, and a warp that polls together makes progress of a kind.
 inline uint4 load_relaxed_16(const f32* p) { clock_ += 10000; yield_("numbers"); return *reinterpret_cast<const uint4*>(p); }
 inline void load_relaxed_16_if(uint4& v, const f32* p, bool again) {
     if (again) v = load_relaxed_16(p);
