@@ -139,7 +139,7 @@ def takes(mnemonic: str, sub: str, dtype: DType) -> bool:
 
 
 def draft(rng: Rng, row: Row, sub: str, dtype: DType, *, attempts: int = 200) -> Draft | None:
-    """A draft whose first input, or else output, is of `dtype`; None if `sub` does not take it (or no attempt was valid)."""
+    """A draft whose first input, or else output, is of `dtype`; None if `sub` does not take it, or none was valid."""
     for _ in range(attempts):
         shapes, attributes, chosen = _DRAW[row.mnemonic](rng, sub, dtype)
         attempt = Draft(row, sub, shapes, _types(rng, row, dtype, shapes), attributes, chosen)
