@@ -2,7 +2,7 @@
 #pragma once
 #include "config.cuh"
 
-static u64 clock_, polls_;  // polls: of counters, since the clock moved
+static u64 clock_;
 inline u64 nanoseconds() { yield_("the clock"); return clock_; }
 inline u32 clocks() { return static_cast<u32>(clock_); }
 inline u64 all_clocks() { return 2 * clock_; }

@@ -189,15 +189,18 @@ static void named_(unsigned id, unsigned threads, bool waits) {
         wait_for_next_(b.generation, "a named barrier");
     }
 }
-static void warp_barrier() {
+static void meet_warp() {
     WarpState& w = warp_();
-    ++progress_;
     if (++w.count == 32) {
         w.count = 0;
         ++w.generation;
     } else {
         wait_for_next_(w.generation, "its warp");
     }
+}
+static void warp_barrier() {
+    ++progress_;
+    meet_warp();
 }
 template <class T> T shuffle_(T v, unsigned from) {
     unsigned long long bits = 0;
@@ -215,13 +218,14 @@ template <class T> T __shfl_sync(unsigned, T v, int from, int width = 32) { retu
 template <class T> T __shfl_xor_sync(unsigned, T v, int m, int = 32) { return shuffle_(v, lane_() ^ m); }
 template <class T> T __shfl_down_sync(unsigned, T v, int d, int = 32) { return shuffle_(v, lane_() + d < 32 ? lane_() + d : lane_()); }
 template <class T> T __shfl_up_sync(unsigned, T v, int d, int = 32) { return shuffle_(v, lane_() >= (unsigned)d ? lane_() - d : lane_()); }
+// No progress by itself: warps vote on whether what they poll has come.
 inline unsigned __ballot_sync(unsigned, bool p) {
     WarpState& w = warp_();
     w.values[lane_()] = p;
-    warp_barrier();
+    meet_warp();
     unsigned r = 0;
     for (int i = 0; i < 32; ++i) r |= (unsigned)w.values[i] << i;
-    warp_barrier();
+    meet_warp();
     return r;
 }
 template <class F> unsigned reduce_(unsigned v, F f) {

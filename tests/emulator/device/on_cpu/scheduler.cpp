@@ -54,14 +54,10 @@ static int run_kernel(void (*kernel)(const Launches), const Launches& launch, u3
     u32 left = fibers_.size();
     // One that only polls is left out for a few rounds, as the hardware suspends it, unless nobody does anything.
     std::vector<Rest> rests(warps);
-    constexpr u64 POLL_NS = 50;
     u64 seen = 0, idle = 0;
     while (left) {
         land_some();
-        // A warp that polls counters together makes progress of a kind: it takes time. Not while copies are given theirs to land.
-        blockIdx.y = 0;
-        clock_ += 1 + (*own(launch).abort ? 0 : POLL_NS * polls_);
-        polls_ = 0;
+        clock_ += 1;
         const u32 offset = draw() % warps;
         for (u32 n = 0; n < warps; ++n) {
             const u32 warp = (n + offset) % warps;
