@@ -132,7 +132,7 @@ EXACT_TILES = (Tile(128, 256), Tile(128, 128), Tile(64, 256))
 
 @dataclass(frozen=True)
 class Costs:
-    """Clocks of one multiprocessor, close to what fits an H200.
+    """Clocks of one multiprocessor, close to what fits an H200 and an H100 (benchmarks/costs).
 
     With these, the ways chosen for 100 products and convolutions lose 1 % on average.
     """
@@ -145,12 +145,12 @@ class Costs:
     few_bytes: float = 4850.0  # that, of tiles of 16 rows
     memory_bytes: float = 3200.0  # from memory, where columns come from: once each
     start: int = 2200  # until the first stage is there
-    each: int = 24  # until the ends of all blocks have been counted, for each of them
-    tile: int = 1950  # to begin and end a tile, whatever its size
+    each: int = 31  # until the ends of all blocks have been counted, for each of them
+    tile: int = 1560  # to begin and end a tile, whatever its size
     piece: int = 1150  # to finish 16 rows of 64 columns, per warp
-    alone: int = 2200  # both of a tile whose depth the warpgroups share,
+    alone: int = 2140  # both of a tile whose depth the warpgroups share,
     low: int = 1430  # and of one of few rows,
-    fewer: int = 400  # less where these are 16,
+    fewer: int = 570  # less where these are 16,
     turn: int = 890  # where they are more than 32, for 32 more,
     higher: int = 50  # and of a slice of one of these
     box: int = 4190  # and of one whose result the copy engine stores
@@ -158,7 +158,7 @@ class Costs:
     tall_piece: int = 1110  # and more for each piece
     meet: int = 3850  # to finish a block's share; half as much more for each 16 x 8 of a warp behind the first
     part: int = 510  # more of that, for each part of the depth
-    together: int = 1510  # for the blocks of a pair to give each other half of their sums
+    together: int = 1450  # for the blocks of a pair to give each other half of their sums
     gathered: int = 55  # of a slice of a low tile, where its rows are windows
     open: int = 3000  # until a pair of blocks has agreed to share: weights come so much later
 
@@ -258,7 +258,7 @@ def clocks(
     if boxes and in_boxes(choice):
         finish = costs.tall + costs.tall_piece * tile.pieces if tile.tall else costs.box
     if choice.shared == "depth":
-        finish += costs.together - costs.piece / 2 * (tile.warpgroups == 2)
+        finish += costs.together
     elif choice.splits > 1:
         rounds = math.ceil(tile.rows * tile.columns / (16 * 8) / choice.splits / layout.WORKER_WARPS)
         finish = costs.tile + costs.meet * (1 + rounds) / 2 + costs.part * choice.splits
