@@ -61,7 +61,7 @@ def test_the_table_that_made_the_times_is_found(fit_costs, facts):
     samples = fit_costs.samples_of(facts)
     assert {sample.shape for sample in samples} == set(fit_costs.SHAPES)
     assert len(samples) == sum(len(entry["ways"]) for entry in facts["shapes"])
-    fitted = fit_costs.fit(samples[::3])  # time goes by their number; the others are asked below, too
+    fitted = fit_costs.fit(samples[::9])  # time goes by their number; the others are asked below, too
     for name in ("multiplies", "block_bytes", "start", "meet"):
         assert getattr(fitted, name) == pytest.approx(getattr(true_costs(), name), rel=0.25), name
     off = [abs(sample.modelled(fitted) / sample.clocks - 1) for sample in samples]
@@ -73,7 +73,7 @@ def test_the_table_that_made_the_times_is_found(fit_costs, facts):
 
 def test_what_no_time_depends_on_stays(fit_costs, facts):
     """Without splits nothing is known of `meet`."""
-    samples = [s for s in fit_costs.samples_of(facts) if s.choice.splits == 1][::4]
+    samples = [s for s in fit_costs.samples_of(facts) if s.choice.splits == 1][::10]
     assert fit_costs.fit(samples).meet == pytest.approx(COSTS.meet, rel=0.01)
 
 

@@ -137,7 +137,8 @@ struct CardPost : Post {
             for (u32 i = 0; i < N; ++i)
                 if (i < packets.count && rank != me) write_packet(to + i * WORKER_THREADS, card + 1, own[i]);
         }
-        // Of the cards before. What was read has been used, so it was read: nothing has to be waited for.
+        // All have read the cards before, which the first warp says now, and their channels, which it writes at the end.
+        block.sync();
         if (gets && is_first_warp()) store_relaxed_everywhere(taken_there(), taken);
         const Fold all(out().dtype, sub);
         Sums<CARRIED_WORDS> sums[N] = {};
@@ -179,7 +180,6 @@ DEV_CALL void exchange_cards(const Work& w, u32 tile, const Block& block, u32 ki
     const i64 first = static_cast<i64>(tile) * post.cards.elements, by = static_cast<i64>(gridDim.x) * post.cards.elements;
 #pragma unroll 1
     for (i64 begin = first; begin < post.part; begin += by) {
-        if (begin != first) block.sync();  // all have read what the first warp will say they have
         if (post.cards.packets_each > 1) post.exchange<MOST_PACKETS, 2>(begin, sub);
         else post.exchange<1, 4>(begin, sub);
     }

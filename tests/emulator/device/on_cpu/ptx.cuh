@@ -10,7 +10,7 @@ inline u32 shared_address(const void* p) {
     if (at >= 232448) broken("an address outside shared memory");
     return static_cast<u32>(at);
 }
-inline char* shared_at(u32 address) {
+INLINED char* shared_at(u32 address) {
     if (address >= 232448) broken("an address outside shared memory");
     return shared_memory + address;
 }
@@ -190,9 +190,9 @@ inline void store_matrix_any(u32 address, const u32 (&r)[4], bool transposed) {
 }
 inline void store_matrix_x4(u32 address, u32 r0, u32 r1, u32 r2, u32 r3) { store_matrix_any(address, {r0, r1, r2, r3}, false); }
 inline void store_matrix_x4_transposed(u32 address, u32 r0, u32 r1, u32 r2, u32 r3) { store_matrix_any(address, {r0, r1, r2, r3}, true); }
-inline f32 f32_from_f16(u16 h) { _Float16 f; memcpy(&f, &h, 2); return static_cast<f32>(f); }
+INLINED f32 f32_from_f16(u16 h) { _Float16 f; memcpy(&f, &h, 2); return static_cast<f32>(f); }
 inline u16 f16_from_f32(f32 v) { const _Float16 f = static_cast<_Float16>(v); u16 h; memcpy(&h, &f, 2); return h; }
-inline f32 f32_from_bf16(u16 h) { return __uint_as_float(static_cast<u32>(h) << 16); }
+INLINED f32 f32_from_bf16(u16 h) { return __uint_as_float(static_cast<u32>(h) << 16); }
 inline u16 bf16_from_f32(f32 f) { const u32 u = __float_as_uint(f); return isnan(f) ? 0x7fff : static_cast<u16>((u + 0x7fff + (u >> 16 & 1)) >> 16); }
 inline u32 pack_bf16(f32 l, f32 h) { return bf16_from_f32(l) | static_cast<u32>(bf16_from_f32(h)) << 16; }
 inline u32 pack_f16(f32 l, f32 h) { return f16_from_f32(l) | static_cast<u32>(f16_from_f32(h)) << 16; }
@@ -226,7 +226,7 @@ template <class F> void mma_any(f32 (&d)[4], const u32 (&a)[4], u32 b0, u32 b1, 
 }
 inline void mma_bf16(f32 (&d)[4], const u32 (&a)[4], u32 b0, u32 b1) { mma_any(d, a, b0, b1, f32_from_bf16); }
 inline void mma_f16(f32 (&d)[4], const u32 (&a)[4], u32 b0, u32 b1) { mma_any(d, a, b0, b1, f32_from_f16); }
-inline f32 tf32_(u32 bits) { return __uint_as_float(bits & ~0x1fffu); }
+INLINED f32 tf32_(u32 bits) { return __uint_as_float(bits & ~0x1fffu); }
 inline void mma_tf32(f32 (&d)[4], const u32 (&a)[4], u32 b0, u32 b1) {  // m16n8k8
     WarpState& w = warp_();
     const u32 l = lane_();

@@ -54,6 +54,8 @@ static int run_kernel(void (*kernel)(const Launches), const Launches& launch, u3
     u32 left = fibers_.size();
     // One that only polls is left out for a few rounds, as the hardware suspends it, unless nobody does anything.
     std::vector<Rest> rests(warps);
+    // One of each block is slow: the others must not rely on what it does soon.
+    const u32 of_block = threads / 32, slow = draw() % of_block;
     u64 seen = 0, idle = 0;
     while (left) {
         land_some();
@@ -63,6 +65,7 @@ static int run_kernel(void (*kernel)(const Launches), const Launches& launch, u3
             const u32 warp = (n + offset) % warps;
             Rest& rest = rests[warp];
             if (rest.left && !idle) { --rest.left; continue; }
+            if (of_block > 1 && warp % of_block == slow && draw() % 8 && !idle) continue;
             const u64 before = progress_;
             for (u32 t = warp * 32; t < (warp + 1) * 32 && t < fibers_.size(); ++t) {
                 Fiber& f = fibers_[t];

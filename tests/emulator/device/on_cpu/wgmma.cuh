@@ -28,7 +28,7 @@ inline void row_of_(Row& words, const WarpState& w, u32 half) {
 template <class T> struct Values {
     static constexpr u32 COUNT = 16;
     f32 v[COUNT];
-    explicit Values(const Row& words) {
+    __attribute__((always_inline)) explicit Values(const Row& words) {
         for (u32 k = 0; k < 16; ++k) {
             const u16 bits = static_cast<u16>(words[k / 2] >> k % 2 * 16);
             v[k] = std::is_same<T, Bf16>::value ? f32_from_bf16(bits) : f32_from_f16(bits);
@@ -38,12 +38,12 @@ template <class T> struct Values {
 template <> struct Values<Tf32> {
     static constexpr u32 COUNT = 8;
     f32 v[COUNT];
-    explicit Values(const Row& words) {
+    __attribute__((always_inline)) explicit Values(const Row& words) {
         for (u32 k = 0; k < 8; ++k) v[k] = tf32_(words[k]);
     }
 };
 // Most of the emulated device's time.
-template <class T> __attribute__((optimize("O2"))) void multiply_(f32* d, u32 columns, const Row (&a)[2], u64 b, bool b_across, bool adds) {
+template <class T> __attribute__((optimize("O3"))) void multiply_(f32* d, u32 columns, const Row (&a)[2], u64 b, bool b_across, bool adds) {
     const Values<T> x[2] = {Values<T>(a[0]), Values<T>(a[1])};
     for (u32 j = 0; j < columns / 8; ++j)
         for (u32 c = 0; c < 2; ++c) {
