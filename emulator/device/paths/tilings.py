@@ -134,7 +134,7 @@ EXACT_TILES = (Tile(128, 256), Tile(128, 128), Tile(64, 256))
 class Costs:
     """Clocks of one multiprocessor, close to what fits an H200 and an H100 (benchmarks/costs).
 
-    With these, the ways chosen for 100 products and convolutions lose 1 % on average.
+    With these, the ways chosen for the products measured there lose 0.5 % on average on the H100, 1.1 on the H200.
     """
 
     multiplies: int = 2048  # multiply-adds per clock
