@@ -388,6 +388,13 @@ DEV uint4 load_shared_16(u32 address) {
     asm volatile("ld.shared.v4.u32 {%0, %1, %2, %3}, [%4];" : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w) : "r"(address) : "memory");
     return v;
 }
+// 0 where it is not wanted, without an access.
+DEV uint4 load_shared_16_if(u32 address, bool wanted) {
+    uint4 v = make_uint4(0, 0, 0, 0);
+    asm volatile("{\n.reg .pred p;\nsetp.ne.u32 p, %5, 0;\n@p ld.shared.v4.u32 {%0, %1, %2, %3}, [%4];\n}"
+                 : "+r"(v.x), "+r"(v.y), "+r"(v.z), "+r"(v.w) : "r"(address), "r"(static_cast<u32>(wanted)) : "memory");
+    return v;
+}
 DEV u32 load_shared(u32 address) {
     u32 v;
     asm volatile("ld.shared.u32 %0, [%1];" : "=r"(v) : "r"(address) : "memory");

@@ -100,6 +100,9 @@ DEV PlainResult plain_result(const Work& w, const StreamSchedule& s, u32 unit, u
 // them at most are under way: their sums lie in two places of the staging, behind what a NORM exchanges there, and two named
 // barriers tell of them.
 struct SumsOfFew {
+    static constexpr u32 END = 4 * WARP;  // of a warp's part of the staging, in sums
+    static_assert((WARP_SUMS - END) * sizeof(f32) == WARP * CHUNK_BYTES, "what is left has a chunk for each lane");
+
     DEV static bool are(const StreamSchedule& s) { return s.plain & PLAIN_FEW; }
     DEV static f32* sums(u32 taken) { return reinterpret_cast<f32*>(shared_memory + STAGING_AT) + (2 + taken % 2) * WARP; }
     // A warp of workers has left its sums.
@@ -194,7 +197,8 @@ template <class Way> struct PlainStream {
         Panels a;
         const u32 panels = way.panels(s), turned = Rows::turned_of(lane);
         if (Way::MOST_PANELS != 1) each_chunk(a, Way::MOST_PANELS, [](typename Rows::Chunk& chunk, u32) { chunk = {}; });  // none is undefined
-        if (takes && !norm) take(a, source, panels, turned);
+        if (takes && !norm && Way::SPREAD && few && rows == 1) take_row(a, from, args.a().dims[args.a().rank - 1], panels, warp, lane, turned);
+        else if (takes && !norm) take(a, source, panels, turned);
         else load(a, source, panels, turned);
         each_chunk(a, Way::MOST_PANELS, [&](typename Rows::Chunk& chunk, u32) { Rows::choose(chunk, turned); });
 
@@ -238,6 +242,31 @@ template <class Way> struct PlainStream {
     }
     static DEV void load(Panels& a, const PlainRow& row, u32 panels, u32 turned) {
         each_chunk(a, panels, [&](typename Rows::Chunk& chunk, u32 depth) { chunk = Rows::read(row.load(depth), turned); });
+    }
+    // A single row, of which each lane asks for a chunk that no other does: all blocks read the same few lines of memory, and the fewer of
+    // these reads there are, the sooner they are answered. The staging hands the chunks on, behind the warp's sums (SumsOfFew).
+    static DEV void take_row(Panels& a, const char* row, u32 all, u32 panels, u32 warp, u32 lane, u32 turned) {
+        constexpr u32 EACH = Way::STEPS * 4;  // chunks of a span
+        static_assert(!Way::SPREAD || Way::MOST_PANELS * Way::SPANS * EACH == WARP, "one for each lane");
+        const Launch* const launch = shared_state().launch;
+        const u32 depth = lane / EACH * Way::SPAN + warp * (Way::SPAN / WORKER_WARPS) + lane % EACH * 8;
+        const f32* const from = reinterpret_cast<const f32*>(row + depth * 2);
+        const u32 word = depth < all ? NOT_THERE : 0;
+        uint4 v = make_uint4(word, word, word, word);
+        const auto look = [&] {
+            load_relaxed_16_if(v, from, most_of(v) == NOT_THERE);
+            return __all_sync(0xffffffffu, most_of(v) != NOT_THERE);
+        };
+        const auto report = [&] { raise(launch, TRAP_TIMEOUT, present_instruction(), WAITED_FOR_RESULTS); };
+        if (!spin(launch, look, report)) stop(shared_state());
+        const u32 place = shared_address(shared_memory) + STAGING_AT + warp * (WARP_SUMS * 4) + SumsOfFew::END * 4;
+        store_shared(place + lane * CHUNK_BYTES, v);
+        __syncwarp();
+        const bool mine = Rows::row_of(lane) == 0;
+        each_chunk(a, panels, [&](typename Rows::Chunk& chunk, u32 at) {
+            const u32 index = at / Way::SPAN * EACH + at % Way::SPAN / 8 + lane % 4;
+            chunk = Rows::read(load_shared_16_if(place + index * CHUNK_BYTES, mine), turned);
+        });
     }
     // After a trap, whatever is there: the other warps count on this one.
     static DEV void take(Panels& a, const PlainRow& row, u32 panels, u32 turned) {

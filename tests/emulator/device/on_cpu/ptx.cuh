@@ -145,6 +145,7 @@ template <class T> void write_shared_(u32 a, T v) { if (a % sizeof(T)) broken("a
 inline u32 load_shared(u32 a) { return read_shared_<u32>(a); }
 inline u32 load_shared_1(u32 a) { return read_shared_<u32>(a); }
 inline uint4 load_shared_16(u32 a) { return read_shared_<uint4>(a); }
+inline uint4 load_shared_16_if(u32 a, bool wanted) { return wanted ? read_shared_<uint4>(a) : make_uint4(0, 0, 0, 0); }
 inline void load_shared_2(u32 (&v)[2], u32 a) { const uint2 both = read_shared_<uint2>(a); v[0] = both.x; v[1] = both.y; }
 inline void load_shared_2(f32 (&v)[2], u32 a) { const float2 both = read_shared_<float2>(a); v[0] = both.x; v[1] = both.y; }
 inline void store_shared(u32 a, u32 v) { write_shared_(a, v); }
