@@ -30,13 +30,15 @@ def view(
     from dla.console import note
     from dla.emulator.binding import checked_dims
     from dla.emulator.device import gpu, tuned
+    from dla.emulator.device.laid_out import LaidOut, laid_out
     from dla.emulator.device.specialise import Specialiser
 
     here = gpu.present()
     shown = here or gpu.H200
     hopper = shown.architecture == gpu.HOPPER
     choices = tuned.store(here, note) if here else None
-    specialiser = Specialiser(program)
+    laid = laid_out(program) if hopper else LaidOut(program)
+    specialiser = Specialiser(laid.program)
     sizes = specialiser.sizes({symbol.name: symbol.bound for symbol in program.dims} | checked_dims(program, dims))
     made, steps = planned(
         specialiser.program(sizes), shown.multiprocessors, hopper=hopper, choices=choices, ranks=ranks,
@@ -45,7 +47,10 @@ def view(
     name = shown.name if here else f"an {shown.name}, as there is no GPU here"
     target = f"{name} ({shown.multiprocessors} multiprocessors{', Hopper paths' if hopper else ''})"
     about = {"target": target, "dims": {x.name: x.bound for x in made.executed.dims}, "exact": sizes.exact}
-    return about | plan_facts(made, steps), plan_parts(made, steps, _heading(made, about))
+    parts = plan_parts(made, steps, _heading(made, about))
+    if laid.matrices:
+        parts.insert(1, f"{quantity(laid.nbytes, 'B')} of constants are transposed when the program is loaded")
+    return about | {"transposed_bytes": laid.nbytes} | plan_facts(made, steps), parts
 
 
 @dataclass(frozen=True)

@@ -107,6 +107,21 @@ def test_the_plan_is_that_of_a_run_with_these_dims() -> None:
     assert "dim 'n' must be from 0 to 4096, not 4097" in done.output
 
 
+def test_the_plan_tells_which_constants_are_transposed() -> None:
+    """In words and as a number; of a program that has none, the number is 0."""
+    text = (
+        ".input x : bf16[1, 64]\n.const w : bf16[{w}] = 0\n.output y : bf16[1, 1024]\n"
+        "main:\n    GEMM y, x, {v}\n    HALT\n"
+    )
+    for w, v, expected in (("64, 1024", "w", 131072), ("1024, 64", "w.T", 0)):
+        Path("net.dla").write_text(text.format(w=w, v=v))
+        facts = json.loads(dla("inspect", "net.dla", "--plan", "--json").stdout)
+        assert facts["transposed_bytes"] == expected
+        shown = dla("inspect", "net.dla", "--plan").stdout
+        assert ("131 kB of constants are transposed when the program is loaded" in shown) == (expected > 0)
+        assert "packed" in shown
+
+
 @pytest.mark.parametrize(("options", "expected"), [
     ((), []),
     (("--ranks", "4"), ["generic", "generic"]),

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
+import tempfile
 from collections.abc import Sequence
+from pathlib import Path
 
 import numpy as np
 import torch
@@ -11,7 +13,7 @@ import torch
 import dla
 from dla.compiler.models.perceptron import PerceptronConfig, perceptron
 from dla.isa.program import Program
-from speed.bench import Bench
+from speed.bench import Bench, to_numpy
 from speed.check import Check, beside_native
 from speed.networks import MadeUp
 from speed.row import COMPILED, Bar, Case, Row, Work
@@ -22,20 +24,21 @@ TINY_COUNT = 256
 WIDTHS = (784, 1024, 1024, 1024, 1024, 10)
 
 
-def gemv_chain(width: int, length: int, distinct: int) -> Program:
-    """[1, width] @ [width, width], `length` times: x, w [distinct, width, width] -> y."""
+def gemv_chain(width: int, length: int, distinct: int, folder: Path) -> Program:
+    """[1, width] @ [width, width], `length` times: x -> y; with w [distinct, width, width] of w.npy in `folder`."""
     names = ["x", *("ab"[i % 2] for i in range(length - 1)), "y"]
     body = "\n".join(f"    GEMM {names[i + 1]}, {names[i]}, w[{i % distinct}]" for i in range(length))
-    return dla.assemble(f""".program gemv_chain
+    text = f""".program gemv_chain
 .input x : bf16[1, {width}]
-.input w : bf16[{distinct}, {width}, {width}]
+.const w : bf16[{distinct}, {width}, {width}] from "w.npy"
 .scratch a : bf16[1, {width}]
 .scratch b : bf16[1, {width}]
 .output y : bf16[1, {width}]
 main:
 {body}
     HALT
-""")
+"""
+    return dla.assemble(text, folder=folder)
 
 
 def gemv_case(bench: Bench, width: int, count: int) -> Case:
@@ -49,7 +52,9 @@ def gemv_case(bench: Bench, width: int, count: int) -> Case:
         return x
 
     def work(length: int) -> Work:
-        ours = bench.ours(gemv_chain(width, length, 2 * count), {"x": x, "w": w})
+        with tempfile.TemporaryDirectory() as folder:
+            np.save(Path(folder) / "w.npy", to_numpy(w))
+            ours = bench.ours(gemv_chain(width, length, 2 * count, Path(folder)), {"x": x})
         return Work(ours, {GRAPH: bench.graph(lambda: native(x, w, length))})
 
     once = work(count)

@@ -12,7 +12,9 @@ from typing import Any
 import numpy as np
 
 from dla.emulator.binding import is_device_array
+from dla.emulator.device.laid_out import LaidOut, laid_out
 from dla.emulator.device.layout import REPORT
+from dla.emulator.device.paths import Target
 from dla.emulator.device.resident import resident
 from dla.isa.descriptor import Descriptor, Segment
 from dla.isa.dtypes import Array, DType
@@ -34,11 +36,11 @@ SMALL_BYTES = 2**18
 class DeviceMemory:
     """The segments as plain device allocations. Raises InputError where the GPU has too little memory.
 
-    All copies are ordered on `stream`, a CuPy stream. The const segment, with the pieces that `rank` has of
-    constants that are cut, is shared with other sessions of the program.
+    All copies are ordered on `stream`, a CuPy stream. The const segment, with the pieces that the rank of `target` has
+    of constants that are cut, is shared with other sessions of the program.
     """
 
-    def __init__(self, cupy: Any, program: Program, stream: Any, rank: int = 0) -> None:
+    def __init__(self, cupy: Any, program: Program, stream: Any, target: Target) -> None:
         self._cupy = cupy
         self._runtime = cupy.cuda.runtime
         self.stream = stream
@@ -47,7 +49,10 @@ class DeviceMemory:
         for segment in Segment:
             if segment is not Segment.CONST:
                 self._whole[segment] = self._allocate(segment)
-        self._constants = resident(cupy, program, rank, lambda: self._allocate(Segment.CONST))
+        laid = laid_out(program) if target.hopper else LaidOut(program)
+        self.program = laid.program
+        """The program, as its constants lie here."""
+        self._constants = resident(cupy, program, target.rank, laid.matrices, lambda: self._allocate(Segment.CONST))
         self._whole[Segment.CONST] = self._constants.memory
         self.bases = {segment: int(memory.ptr) + _FRONT.get(segment, 0) for segment, memory in self._whole.items()}
         """Device address of each segment."""

@@ -39,7 +39,7 @@ class DeviceRank:
         with self.on_gpu():
             kernel = machine.kernel(ranked=True)
             target = replace(kernel.target, rank=peers.rank, world=peers.world, transport="nccl")
-            memory = DeviceMemory(cupy, program, cupy.cuda.Stream(non_blocking=True), peers.rank)
+            memory = DeviceMemory(cupy, program, cupy.cuda.Stream(non_blocking=True), target)
             self.session = DeviceSession(machine, kernel, program, memory=memory, target=target)
             own = {peers.rank: (self._gpu, self.session)}
             self.segments = Segments(cupy, program, own, peers.world, machine.timeout)

@@ -85,7 +85,7 @@ class RankedDeviceSession:
                 target = replace(
                     group.kernel.target, blocks=self.blocks, rank=rank, world=world, transport=transport
                 )  # fmt: skip
-                memory = DeviceMemory(self._cupy, program, group.stream, rank)
+                memory = DeviceMemory(self._cupy, program, group.stream, target)
                 self._sessions.append(DeviceSession(machine, group.kernel, program, memory=memory, target=target))
                 if transport == "peer":
                     self._mail.append(self._cupy.cuda.alloc(mail_bytes(self.blocks, world)))

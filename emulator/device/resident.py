@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
+from dla.emulator.device.laid_out import Matrix, transpose
 from dla.emulator.ranks import constants_of
+from dla.isa.descriptor import Segment
 from dla.isa.dtypes import Array
+from dla.isa.errors import InputError
 from dla.isa.program import Program
 
 PIECE_BYTES = 2**23
@@ -24,24 +27,27 @@ _STAGED_BYTES = 8 * PIECE_BYTES
 
 @dataclass(eq=False)
 class Constants:
-    """The const segment of `program` in device memory, as one rank has it."""
+    """The const segment of `program` in device memory, as one rank has it, with some of its matrices transposed."""
 
     program: Program  # keeps the key of _RESIDENT its own
     memory: Any
 
 
-_RESIDENT: weakref.WeakValueDictionary[tuple[int, int, int], Constants] = weakref.WeakValueDictionary()
-"""By (device, id of the program, rank where ranks have pieces); an entry goes with the last session that uses it."""
+_RESIDENT: weakref.WeakValueDictionary[tuple[int, int, int, bool], Constants] = weakref.WeakValueDictionary()
+"""By (device, id of the program, rank where ranks have pieces, whether matrices are transposed); an entry goes with the
+last session that uses it."""
 
 
-def resident(cupy: Any, program: Program, rank: int, allocate: Callable[[], Any]) -> Constants:
-    """The constants that `rank` has of `program`, on the current device.
+def resident(
+    cupy: Any, program: Program, rank: int, matrices: Sequence[Matrix], allocate: Callable[[], Any]
+) -> Constants:
+    """The constants that `rank` has of `program`, on the current device, with `matrices` transposed (laid_out.py).
 
     They are copied into memory from `allocate` if no session has them yet.
 
     Raises InputError or ContainerError where external weights are missing or do not fit.
     """
-    key = cupy.cuda.Device().id, id(program), rank if program.shards else 0
+    key = cupy.cuda.Device().id, id(program), rank if program.shards else 0, bool(matrices)
     found = _RESIDENT.get(key)
     if found is None:
         found = Constants(program, allocate())
@@ -53,8 +59,19 @@ def resident(cupy: Any, program: Program, rank: int, allocate: Callable[[], Any]
             for address, data in blocks:
                 _copy(cupy, address, np.ascontiguousarray(data))
         cupy.cuda.runtime.deviceSynchronize()  # a copy from pageable memory returns before it has arrived
+        if matrices:
+            size = program.segment_bytes[Segment.CONST]
+            _transpose(cupy, cupy.ndarray((size,), np.uint8, found.memory, (1,)), matrices)
         _RESIDENT[key] = found
     return found
+
+
+def _transpose(cupy: Any, constants: Any, matrices: Sequence[Matrix]) -> None:
+    try:
+        transpose(constants, matrices)
+    except cupy.cuda.memory.OutOfMemoryError as error:
+        raise InputError("the constants fit in GPU memory, but no copy of a matrix to transpose it") from error
+    cupy.cuda.runtime.deviceSynchronize()  # other streams read them
 
 
 def _copy(cupy: Any, address: int, data: Array) -> None:

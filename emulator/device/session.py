@@ -66,7 +66,7 @@ class DeviceSession:
         stream = self._cupy.cuda.Stream(non_blocking=True)
         self._side_stream = self._cupy.cuda.Stream(non_blocking=True)
         self._began, self._ended = self._cupy.cuda.Event(), self._cupy.cuda.Event()
-        self.memory = memory or DeviceMemory(self._cupy, program, stream)
+        self.memory = memory or DeviceMemory(self._cupy, program, stream, self._target)
         """The segments."""
         self._stream = self.memory.stream
         self._state = State(self._cupy, program, self.memory)
@@ -74,7 +74,7 @@ class DeviceSession:
         self.record = self._launch_record()
         """What the kernel is given: where everything lies."""
         self._arguments = (ctypes.c_void_p * 1)(self.record.ctypes.data)
-        self._specialiser = Specialiser(program)
+        self._specialiser = Specialiser(self.memory.program)
         self._plans: OrderedDict[Sizes, LoadedPlan] = OrderedDict()  # the one that is followed comes last
         self._use(self._specialiser.largest)
         self._bound: Launch | None = None

@@ -17,10 +17,11 @@ from dla.assembler import assemble
 from dla.emulator.device import build, resident
 from dla.emulator.device import session as session_module
 from dla.emulator.device.generate import TRAP_CODES
-from dla.emulator.device.layout import REPORT
+from dla.emulator.device.layout import REPORT, TENSOR_MAP_BYTES
 from dla.emulator.device.loaded import LoadedPlan
 from dla.emulator.device.machine import DeviceMachine
 from dla.emulator.device.paths import Target
+from dla.emulator.device.paths.tensor_map import TensorMap
 from dla.emulator.device.session import DeviceSession
 from dla.emulator.device.state import written
 from dla.isa.descriptor import Segment
@@ -50,12 +51,12 @@ def _fake_cupy() -> ModuleType:
 
 
 @pytest.fixture
-def load(monkeypatch: pytest.MonkeyPatch) -> Callable[[Program], DeviceSession]:
+def load(monkeypatch: pytest.MonkeyPatch) -> Callable[..., DeviceSession]:
     """`load(program)`: a session of the program, whose kernel does what COUNT says, or what `session.kernel` does."""
     cupy = _fake_cupy().make()
     monkeypatch.setattr(build, "import_cupy", lambda: cupy)
 
-    def load(program: Program) -> DeviceSession:
+    def load(program: Program, *, hopper: bool = False) -> DeviceSession:
         def function(*_: object) -> None:
             session.kernel(session)  # type: ignore[attr-defined]
 
@@ -66,7 +67,7 @@ def load(monkeypatch: pytest.MonkeyPatch) -> Callable[[Program], DeviceSession]:
             shared_bytes=0,
             code=0,
             code_bytes=0,
-            target=Target(),
+            target=Target(hopper=hopper),
             parameter=lambda records: records[0],
         )
         session = DeviceSession(DeviceMachine(), kernel, program)  # type: ignore[arg-type]
@@ -342,6 +343,37 @@ def test_constants_are_shared_by_the_sessions_of_a_program(load):
     assert first.memory.bases[Segment.CONST] == second.memory.bases[Segment.CONST]
     assert tensor(second, "c").tolist() == [1, 2]
     del first, second
+    gc.collect()
+    assert not resident._RESIDENT
+
+
+def test_matrices_are_transposed_once_for_all_sessions_of_a_program(load, monkeypatch):
+    """For a GPU that streams them; another one has them as they were written."""
+    monkeypatch.setattr(TensorMap, "encode", lambda _: bytes(TENSOR_MAP_BYTES))  # what takes a driver
+    numbers = np.arange(16 * 24).reshape(16, 24)
+    text = f".input x : f16[1, 16]\n.const w : f16[16, 24] = {numbers.tolist()}\n.output y : f16[1, 24]\n"
+    program = assemble(text + "main:\nGEMM y, x, w\nHALT")
+    first, second, other = load(program, hopper=True), load(program, hopper=True), load(program)
+    np.testing.assert_array_equal(tensor(other, "w"), numbers)
+    for session in (first, second):
+        np.testing.assert_array_equal(tensor(session, "w").reshape(24, 16), numbers.T)
+        assert session.plan.executed.instructions[0].operand("b").strides == (1, 16)
+        assert session.program is program
+    assert first.memory.bases[Segment.CONST] != other.memory.bases[Segment.CONST]
+
+
+def test_a_matrix_too_large_to_be_copied_is_said_to_be(load, monkeypatch):
+    """What is in the way of a session leaves nothing behind."""
+
+    def transpose(*_: object) -> None:
+        raise MemoryError  # the stand-in's OutOfMemoryError
+
+    monkeypatch.setattr(resident, "transpose", transpose)
+    program = assemble(
+        ".input x : f16[1, 16]\n.const w : f16[16, 24] = 0\n.output y : f16[1, 24]\nmain:\nGEMM y, x, w\nHALT"
+    )
+    with pytest.raises(InputError, match="no copy of a matrix"):
+        load(program, hopper=True)
     gc.collect()
     assert not resident._RESIDENT
 
