@@ -78,7 +78,7 @@ _MAP = np.dtype(
 def library(*, hopper: bool, checked: bool = False, traced: bool = False, ranked: bool = False) -> ctypes.CDLL:
     """The kernel for the CPU, compiled once for all processes. `hopper`: with the hot paths."""
     text = _text(hopper=hopper, checked=checked, traced=traced, ranked=ranked)
-    options = ("-Og" if checked or traced or ranked else "-O1", *_OPTIONS)  # half the time to compile, and fewer tests
+    options = ("-Og" if checked or traced or ranked else "-O2", *_OPTIONS)  # half the time to compile, and fewer tests
     key = hashlib.sha256("\n".join([*options, *_LIBRARIES, text]).encode()).hexdigest()[:20]
     folder = Path(tempfile.gettempdir()) / f"dla-on-cpu-{key}"
     folder.mkdir(exist_ok=True)

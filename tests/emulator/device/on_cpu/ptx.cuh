@@ -214,15 +214,17 @@ template <class F> void mma_any(f32 (&d)[4], const u32 (&a)[4], u32 b0, u32 b1, 
     w.words[l][4] = b0;
     w.words[l][5] = b1;
     warp_barrier();
-    for (u32 e = 0; e < 4; ++e) {
-        const u32 row = l / 4 + e / 2 * 8, column = l % 4 * 2 + e % 2;
-        f32 s = d[e];
-        for (u32 k = 0; k < 16; ++k) {
-            const u32 al = row % 8 * 4 + k % 8 / 2, ar = row / 8 + k / 8 * 2, bl = column * 4 + k % 8 / 2, br = 4 + k / 8;
-            s += to(static_cast<u16>(w.words[al][ar] >> (k % 2 * 16))) * to(static_cast<u16>(w.words[bl][br] >> (k % 2 * 16)));
-        }
-        d[e] = s;
+    // Rows l / 4 and the eighth below, columns l % 4 * 2 and the next: four results at once, each summed up in order of k.
+    using Four = f32 __attribute__((vector_size(16)));
+    const u32 row = l / 4 * 4, left = l % 4 * 8, right = left + 4;
+    Four sums = {d[0], d[1], d[2], d[3]};
+    for (u32 k = 0; k < 16; ++k) {
+        const u32 lane = k % 8 / 2, half = k / 8, shift = k % 2 * 16;
+        const auto at = [&](u32 of, u32 word) { return to(static_cast<u16>(w.words[of + lane][word] >> shift)); };
+        const f32 up = at(row, half * 2), down = at(row, half * 2 + 1), l_b = at(left, 4 + half), r_b = at(right, 4 + half);
+        sums += Four{up, up, down, down} * Four{l_b, r_b, l_b, r_b};
     }
+    for (u32 e = 0; e < 4; ++e) d[e] = sums[e];
     warp_barrier();
 }
 inline void mma_bf16(f32 (&d)[4], const u32 (&a)[4], u32 b0, u32 b1) { mma_any(d, a, b0, b1, f32_from_bf16); }

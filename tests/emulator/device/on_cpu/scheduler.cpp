@@ -1,3 +1,4 @@
+#include <sys/mman.h>
 // ---- the scheduler: one thread runs all fibers of all blocks in turn ----
 static u64 random_ = 1;
 static u32 draw() { random_ = random_ * 6364136223846793005ull + 1442695040888963407ull; return static_cast<u32>(random_ >> 33); }
@@ -22,7 +23,8 @@ struct Rest { u32 left = 0, longest = 1; };
 // The grid has `rows` of `in_row` blocks, one row for each rank.
 static int run_kernel(void (*kernel)(const Launches), const Launches& launch, u32 in_row, u32 rows, u32 threads, u32 seed) {
     const u32 blocks = in_row * rows;
-    constexpr u64 STACK = 256 * 1024 + 320;  // tops that share few sets of the caches
+    constexpr u64 STACK = 64 * 1024 + 320;  // tops that share few sets of the caches; three times what the deepest one needs
+    constexpr u64 LOWEST = 0x5ac5ac5ac5ac5ac5;  // stands at the end of each stack: nobody may have written there
     static std::vector<char> memory;
     static std::unique_ptr<char[]> stacks;  // not a vector, which would write to all of it
     static u64 room = 0;
@@ -31,7 +33,12 @@ static int run_kernel(void (*kernel)(const Launches), const Launches& launch, u3
     random_ = seed * 2654435761ull + 12345;
     broken_ = false;
     in_flight_.clear();  // of a run that broke
-    if (room < STACK * blocks * threads) stacks.reset(new char[room = STACK * blocks * threads]);
+    if (room < STACK * blocks * threads) {
+        stacks.reset(new char[room = STACK * blocks * threads]);
+        // With small pages, there is one for each fiber, and a switch waits for its address.
+        const u64 page = 2 << 20, first = (reinterpret_cast<u64>(stacks.get()) + page - 1) / page * page;
+        madvise(reinterpret_cast<void*>(first), room - page, MADV_HUGEPAGE);
+    }
     memory.assign(blocks * 262144ull + 1024, 0x5a);
     char* base = reinterpret_cast<char*>((reinterpret_cast<u64>(memory.data()) + 1023) / 1024 * 1024);
     blocks_.assign(blocks, BlockState());
@@ -41,6 +48,7 @@ static int run_kernel(void (*kernel)(const Launches), const Launches& launch, u3
     gridDim = {in_row, rows, 1};
     blockDim = {threads, 1, 1};
     for (u32 i = 0; i < fibers_.size(); ++i) {
+        memcpy(stacks.get() + i * STACK, &LOWEST, 8);
         char* top = stacks.get() + (i + 1) * STACK;
         top = reinterpret_cast<char*>(reinterpret_cast<u64>(top) / 64 * 64 - 64);
         void** frame = reinterpret_cast<void**>(top);
@@ -69,6 +77,7 @@ static int run_kernel(void (*kernel)(const Launches), const Launches& launch, u3
             const u64 before = progress_;
             for (u32 t = warp * 32; t < (warp + 1) * 32 && t < fibers_.size(); ++t) {
                 Fiber& f = fibers_[t];
+                __builtin_prefetch((&f)[t + 4 < fibers_.size() ? 4 : 0].stack_pointer);  // what a later switch reads
                 if (f.done || (f.generation && *f.generation == f.waited)) continue;
                 current_ = t;
                 threadIdx.x = f.thread;
@@ -100,6 +109,8 @@ static int run_kernel(void (*kernel)(const Launches), const Launches& launch, u3
         }
         seen = progress_;
     }
+    for (u32 i = 0; i < fibers_.size(); ++i)
+        if (memcmp(stacks.get() + i * STACK, &LOWEST, 8)) { fprintf(stderr, "device on CPU: a stack is too small\n"); return 4; }
     if (!in_flight_.empty()) { fprintf(stderr, "device on CPU: a block ended before its copies\n"); return 2; }
     return 0;
 }

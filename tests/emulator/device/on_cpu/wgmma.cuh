@@ -42,22 +42,22 @@ template <> struct Values<Tf32> {
         for (u32 k = 0; k < 8; ++k) v[k] = tf32_(words[k]);
     }
 };
-// Most of the emulated device's time.
+// A lane's results are two of a row, and below them two of another: four at once, each summed up in order of k.
+using Four = f32 __attribute__((vector_size(16)));
 template <class T> __attribute__((optimize("O3"))) void multiply_(f32* d, u32 columns, const Row (&a)[2], u64 b, bool b_across, bool adds) {
-    const Values<T> x[2] = {Values<T>(a[0]), Values<T>(a[1])};
-    for (u32 j = 0; j < columns / 8; ++j)
-        for (u32 c = 0; c < 2; ++c) {
-            Row words;
-            row_of_(words, b, b_across, j * 8 + lane_() % 4 * 2 + c);
-            const Values<T> y(words);
-            f32 first = adds ? d[j * 4 + c] : 0.0f, second = adds ? d[j * 4 + 2 + c] : 0.0f;
-            for (u32 k = 0; k < y.COUNT; ++k) {
-                first += x[0].v[k] * y.v[k];
-                second += x[1].v[k] * y.v[k];
-            }
-            d[j * 4 + c] = first;
-            d[j * 4 + 2 + c] = second;
-        }
+    const Values<T> first(a[0]), second(a[1]);
+    Four x[Values<T>::COUNT];
+    for (u32 k = 0; k < first.COUNT; ++k) x[k] = Four{first.v[k], first.v[k], second.v[k], second.v[k]};
+    for (u32 j = 0; j < columns / 8; ++j) {
+        Row left, right;
+        row_of_(left, b, b_across, j * 8 + lane_() % 4 * 2);
+        row_of_(right, b, b_across, j * 8 + lane_() % 4 * 2 + 1);
+        const Values<T> l(left), r(right);
+        Four sums = {};
+        if (adds) memcpy(&sums, d + j * 4, 16);
+        for (u32 k = 0; k < l.COUNT; ++k) sums += x[k] * Four{l.v[k], r.v[k], l.v[k], r.v[k]};
+        memcpy(d + j * 4, &sums, 16);
+    }
 }
 template <class T, u32 COLUMNS, bool A_ACROSS, bool B_ACROSS> struct Wgmma {
     template <u32 SIZE> static void shared(f32 (&d)[SIZE], u64 a, u64 b, bool adds) {
