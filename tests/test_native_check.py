@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import json
-import subprocess
+import runpy
 import sys
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-pytest.importorskip("torch")
-
 import dla
 from dla.profiler import run
 from dla.profiler.facts import facts
+
+torch = pytest.importorskip("torch")
 
 SCRIPT = Path(__file__).parent.parent / "benchmarks" / "native_check.py"
 TEXT = """
@@ -43,17 +44,32 @@ main:
 """
 
 
-def checked(profile: dict[str, Any], folder: Path, within: float) -> tuple[int, str]:
-    """The script's exit code and what it prints."""
-    path = folder / "profile.json"
-    path.write_text(json.dumps(profile))
-    command = [sys.executable, str(SCRIPT), str(path), str(within)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert not done.stderr
-    return done.returncode, done.stdout
+Check = Callable[[dict[str, Any], float], tuple[int, str]]
 
 
-def test_times_are_compared(tmp_path: Path) -> None:
+@pytest.fixture
+def checked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Iterator[Check]:
+    """`checked(profile, within)`: the script's exit code and what it prints; in this process, which has torch."""
+
+    def run_script(profile: dict[str, Any], within: float) -> tuple[int, str]:
+        path = tmp_path / "profile.json"
+        path.write_text(json.dumps(profile))
+        monkeypatch.setattr(sys, "argv", [str(SCRIPT), str(path), str(within)])
+        with pytest.raises(SystemExit) as ended:
+            runpy.run_path(str(SCRIPT), run_name="__main__")
+        printed, problem = capsys.readouterr()
+        assert not problem
+        return int(ended.value.code or 0), printed
+
+    flags = [(torch.backends.cudnn, "benchmark"), (torch.backends.cudnn, "allow_tf32")]
+    flags.append((torch.backends.cuda.matmul, "allow_tf32"))
+    before = [getattr(where, flag) for where, flag in flags]
+    yield run_script
+    for (where, flag), value in zip(flags, before, strict=True):  # the script sets them
+        setattr(where, flag, value)
+
+
+def test_times_are_compared(checked: Check) -> None:
     """Each kind of work that the script knows; a time that is far off fails, and so does a profile without natives."""
     rng = np.random.default_rng(0)
     program = dla.assemble(TEXT)
@@ -61,11 +77,11 @@ def test_times_are_compared(tmp_path: Path) -> None:
               (("x", (4, 16)), ("q", (1, 2, 8, 4)), ("m", (1, 6, 6, 4)))}  # fmt: skip
     plain = run.profile(program, inputs, backend="golden", repeat=1)
     profile = facts(run.with_natives(plain))
-    code, text = checked(profile, tmp_path, within=1e6)
+    code, text = checked(profile, 1e6)
     assert code == 0, text
     assert text.startswith("no GPU, or no profile of one: on the CPU")
     assert "8 kinds of work compared, 0 differ" in text
     profile["instructions"][2]["native"]["cold_us"] *= 1e9
-    code, text = checked(profile, tmp_path, within=1e6)
+    code, text = checked(profile, 1e6)
     assert (code, "1 differ" in text) == (1, True), text
-    assert checked(facts(plain), tmp_path, within=1e6)[0] == 1
+    assert checked(facts(plain), 1e6)[0] == 1
