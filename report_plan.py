@@ -30,14 +30,14 @@ def view(
     from dla.console import note
     from dla.emulator.binding import checked_dims
     from dla.emulator.device import gpu, tuned
-    from dla.emulator.device.laid_out import LaidOut, laid_out
+    from dla.emulator.device.laid_out import laid_out
     from dla.emulator.device.specialise import Specialiser
 
     here = gpu.present()
     shown = here or gpu.H200
     hopper = shown.architecture == gpu.HOPPER
     choices = tuned.store(here, note) if here else None
-    laid = laid_out(program) if hopper else LaidOut(program)
+    laid = laid_out(program, hopper=hopper)
     specialiser = Specialiser(laid.program)
     sizes = specialiser.sizes({symbol.name: symbol.bound for symbol in program.dims} | checked_dims(program, dims))
     made, steps = planned(

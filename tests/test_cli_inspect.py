@@ -107,8 +107,9 @@ def test_the_plan_is_that_of_a_run_with_these_dims() -> None:
     assert "dim 'n' must be from 0 to 4096, not 4097" in done.output
 
 
-def test_the_plan_tells_which_constants_are_transposed() -> None:
+def test_the_plan_tells_which_constants_are_transposed(monkeypatch: pytest.MonkeyPatch) -> None:
     """In words and as a number; of a program that has none, the number is 0."""
+    monkeypatch.setattr(gpu, "present", lambda: gpu.H200)
     text = (
         ".input x : bf16[1, 64]\n.const w : bf16[{w}] = 0\n.output y : bf16[1, 1024]\n"
         "main:\n    GEMM y, x, {v}\n    HALT\n"

@@ -48,7 +48,7 @@ Check = Callable[[dict[str, Any], float], tuple[int, str]]
 
 
 @pytest.fixture
-def checked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Iterator[Check]:
+def checked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Iterator[Check]:
     """`checked(profile, within)`: the script's exit code and what it prints; in this process, which has torch."""
 
     def run_script(profile: dict[str, Any], within: float) -> tuple[int, str]:
@@ -57,11 +57,12 @@ def checked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Capt
         monkeypatch.setattr(sys, "argv", [str(SCRIPT), str(path), str(within)])
         with pytest.raises(SystemExit) as ended:
             runpy.run_path(str(SCRIPT), run_name="__main__")
-        printed, problem = capsys.readouterr()
+        printed, problem = capfd.readouterr()
         assert not problem
         return int(ended.value.code or 0), printed
 
-    flags = [(torch.backends.cudnn, "benchmark"), (torch.backends.cudnn, "allow_tf32")]
+    flags = [(torch.backends.cudnn, "benchmark"), (torch.backends.cudnn, "benchmark_limit"),
+             (torch.backends.cudnn, "allow_tf32")]  # fmt: skip
     flags.append((torch.backends.cuda.matmul, "allow_tf32"))
     before = [getattr(where, flag) for where, flag in flags]
     yield run_script

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from dla.emulator.binding import is_device_array
-from dla.emulator.device.laid_out import LaidOut, laid_out
+from dla.emulator.device.laid_out import laid_out
 from dla.emulator.device.layout import REPORT
 from dla.emulator.device.paths import Target
 from dla.emulator.device.resident import resident
@@ -49,7 +49,7 @@ class DeviceMemory:
         for segment in Segment:
             if segment is not Segment.CONST:
                 self._whole[segment] = self._allocate(segment)
-        laid = laid_out(program) if target.hopper else LaidOut(program)
+        laid = laid_out(program, hopper=target.hopper)
         self.program = laid.program
         """The program, as its constants lie here."""
         self._constants = resident(cupy, program, target.rank, laid.matrices, lambda: self._allocate(Segment.CONST))

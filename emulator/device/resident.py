@@ -5,22 +5,20 @@ from __future__ import annotations
 import weakref
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
 from dla.emulator.device.laid_out import Matrix, transpose
 from dla.emulator.ranks import constants_of
-from dla.isa.descriptor import Segment
 from dla.isa.dtypes import Array
-from dla.isa.errors import InputError
 from dla.isa.program import Program
 
 PIECE_BYTES = 2**23
 """A large block goes in pieces of this size: into pinned memory by a thread of the host, from there by the GPU."""
 THREADS = 4
-"""Threads that fill pinned memory: one reads or copies at a fraction of what the bus takes."""
+"""Threads that fill pinned memory or transpose: one reads or copies at a fraction of what the bus takes."""
 _STAGED_BYTES = 8 * PIECE_BYTES
 """Below this much in all, the driver's own copy is as fast as starting threads."""
 
@@ -59,19 +57,26 @@ def resident(
             for address, data in blocks:
                 _copy(cupy, address, np.ascontiguousarray(data))
         cupy.cuda.runtime.deviceSynchronize()  # a copy from pageable memory returns before it has arrived
-        if matrices:
-            size = program.segment_bytes[Segment.CONST]
-            _transpose(cupy, cupy.ndarray((size,), np.uint8, found.memory, (1,)), matrices)
+        _transpose(cupy, found.memory.ptr, matrices)
         _RESIDENT[key] = found
     return found
 
 
-def _transpose(cupy: Any, constants: Any, matrices: Sequence[Matrix]) -> None:
-    try:
-        transpose(constants, matrices)
-    except cupy.cuda.memory.OutOfMemoryError as error:
-        raise InputError("the constants fit in GPU memory, but no copy of a matrix to transpose it") from error
-    cupy.cuda.runtime.deviceSynchronize()  # other streams read them
+def _transpose(cupy: Any, start: int, matrices: Sequence[Matrix]) -> None:
+    """Transpose matrices of the const segment at device address `start`; on the host: a GPU may not have the room."""
+    device = cupy.cuda.Device().id
+
+    def turn(m: Matrix) -> None:
+        held = np.empty(m.nbytes, np.uint8)
+        runtime = cupy.cuda.runtime
+        with cupy.cuda.Device(device):
+            runtime.memcpy(held.ctypes.data, start + m.offset, m.nbytes, runtime.memcpyDeviceToHost)
+            transpose(held, [replace(m, offset=0)])
+            _copy(cupy, start + m.offset, held)
+            runtime.deviceSynchronize()  # a copy from pageable memory returns before it has arrived
+
+    with ThreadPoolExecutor(THREADS) as pool:
+        list(pool.map(turn, matrices))
 
 
 def _copy(cupy: Any, address: int, data: Array) -> None:

@@ -28,7 +28,7 @@ import pytest
 from dla.emulator.binding import bind, bind_state
 from dla.emulator.device import plan, source, tracing
 from dla.emulator.device.generate import TRAP_CODES
-from dla.emulator.device.laid_out import LaidOut, laid_out, transpose
+from dla.emulator.device.laid_out import laid_out, transpose
 from dla.emulator.device.layout import (
     COUNTER_WORDS,
     COUNTERS,
@@ -134,7 +134,7 @@ class CpuSession:
         for block in weights.blocks(program):
             data = np.ascontiguousarray(block.data).reshape(-1).view(np.uint8)
             self._segments[Segment.CONST][block.offset : block.offset + data.size] = data
-        laid = laid_out(program) if hopper else LaidOut(program)
+        laid = laid_out(program, hopper=hopper)
         transpose(self._segments[Segment.CONST], laid.matrices)
         self._launch = np.zeros((), LAUNCH.dtype)
         self._abort = np.zeros(1, np.uint32)

@@ -362,22 +362,6 @@ def test_matrices_are_transposed_once_for_all_sessions_of_a_program(load, monkey
     assert first.memory.bases[Segment.CONST] != other.memory.bases[Segment.CONST]
 
 
-def test_a_matrix_too_large_to_be_copied_is_said_to_be(load, monkeypatch):
-    """What is in the way of a session leaves nothing behind."""
-
-    def transpose(*_: object) -> None:
-        raise MemoryError  # the stand-in's OutOfMemoryError
-
-    monkeypatch.setattr(resident, "transpose", transpose)
-    program = assemble(
-        ".input x : f16[1, 16]\n.const w : f16[16, 24] = 0\n.output y : f16[1, 24]\nmain:\nGEMM y, x, w\nHALT"
-    )
-    with pytest.raises(InputError, match="no copy of a matrix"):
-        load(program, hopper=True)
-    gc.collect()
-    assert not resident._RESIDENT
-
-
 def test_large_constants_are_copied_in_pieces(load, monkeypatch):
     """Blocks longer and shorter than a piece, and one that does not end with it."""
     monkeypatch.setattr(resident, "PIECE_BYTES", 64)

@@ -14,7 +14,7 @@ from dla.emulator.device.machine import DeviceMachine
 from dla.emulator.golden.machine import GoldenMachine
 from dla.isa.dtypes import DType
 from dla.isa.verifier import verify
-from dla.tests.emulator.device import cpu_machine
+from dla.tests.emulator.device import cpu_machine, emulated_gpus
 from dla.tests.emulator.device.cpu_machine import CpuSession
 
 PRODUCT = """
@@ -22,6 +22,7 @@ PRODUCT = """
 .const w : {w} = 0
 .output y : {y}
 .scratch z : bf16[64, 48]
+.input i : i32[1]
 main:
     {code}
     HALT
@@ -51,7 +52,7 @@ def product(x: str = "bf16[1, 64]", w: str = "bf16[64, 48]", y: str = "bf16[1, 4
 )  # fmt: skip
 def test_what_products_of_few_rows_read_is_transposed(changes, matrices):
     """Also of so many rows as a dim says, one of several matrices, or whichever a register says."""
-    found = laid_out(assemble(product(**changes)))
+    found = laid_out(assemble(product(**changes)), hopper=True)
     assert found.matrices == tuple(matrices)
     assert found.nbytes == 6144 * len(matrices)
     for old, new in zip(assemble(product(**changes)).instructions, found.program.instructions, strict=True):
@@ -79,24 +80,33 @@ def test_what_products_of_few_rows_read_is_transposed(changes, matrices):
         {"w": "bf16[2, 64, 48]", "code": "GEMM y, x, w[0]\n    MOV s1, 1\n    COPY z, w[s1]"},
         {"w": "bf16[3, 64, 48]", "x": "bf16[3, 1, 64]", "y": "bf16[3, 1, 48]"},
         {"w": "bf16[64, 1]", "y": "bf16[1, 1]"},
+        {"code": "COPY z, w\n    GEMM y, x, w"},
+        {"code": "GATHER z[:1], w, i\n    GEMM y, x, w"},
+        {"w": "bf16[64, 64]", "y": "bf16[1, 64]", "code": "GEMM y, x, w.T\n    GEMM y, x, w"},
+        {"w": "bf16[2, 64, 48]", "code": "COPY z, w[0]\n    LOOP s0, 2\n    GEMM y, x, w[s0]\n    ENDLOOP"},
+        {"w": "bf16[2, 64, 48]", "code": "LOOP s0, 2\n    COPY z, w[s0]\n    ENDLOOP\n    GEMM y, x, w[1]"},
     ],
 )  # fmt: skip
 def test_what_others_read_or_what_would_not_be_streamed_is_left(changes):
     """Whatever has a byte in common with the matrix counts, and what a register may reach."""
     program = assemble(product(**changes))
-    found = laid_out(program)
+    found = laid_out(program, hopper=True)
     assert found.matrices == ()
     assert found.program is program
 
 
-def test_a_program_as_others_are_loaded_stays_as_it_is():
-    """Nothing of the program that is given changes; inputs and state are never touched."""
-    text = product().replace(".const w : bf16[64, 48] = 0", ".state w : bf16[64, 48]")
-    assert laid_out(assemble(text)).matrices == ()
+@pytest.mark.parametrize("segment", ["input", "state"])
+def test_inputs_and_state_are_left(segment):
+    """What others may write between runs or in them lies as it was declared."""
+    text = product().replace(".const w : bf16[64, 48] = 0", f".{segment} w : bf16[64, 48]")
+    assert laid_out(assemble(text), hopper=True).matrices == ()
+
+
+def test_a_gpu_that_streams_nothing_has_all_as_it_was_written():
+    """Only Hopper's paths gain."""
     program = assemble(product())
-    before = program.instructions
-    laid_out(program)
-    assert program.instructions is before
+    assert laid_out(program, hopper=False).matrices == ()
+    assert laid_out(program, hopper=False).program is program
 
 
 def test_matrices_are_transposed_in_their_places():
@@ -129,8 +139,8 @@ main:
     ENDLOOP
     GEMM h, g, w[1]
     GEMM y, h, v
-    GEMM z, y, u
     COPY t, u
+    GEMM z, y, u
     HALT
 """
 
@@ -151,7 +161,7 @@ def test_results_are_those_of_the_program_as_it_is_written(rows, on_gpu):
         return rng.integers(-1, 2, shape).tolist()
 
     program = assemble(SEVERAL.format(w=numbers(2, 64, 48), v=numbers(48, 64), u=numbers(64, 64)))
-    assert len(laid_out(program).matrices) == 3
+    assert len(laid_out(program, hopper=True).matrices) == 3
     x = (rng.integers(0, 16, (rows, 64)) == 0).astype(DType.BF16.numpy)
     session: Any = DeviceMachine().load(program) if on_gpu else CpuSession(program, hopper=True)
     found, expected = session.run({"x": x}), GoldenMachine().load(program).run({"x": x})
@@ -160,3 +170,31 @@ def test_results_are_those_of_the_program_as_it_is_written(rows, on_gpu):
     for name in "yz":
         np.testing.assert_array_equal(found.outputs[name][:rows], expected.outputs[name])
     np.testing.assert_array_equal(found.state["t"], expected.state["t"])
+
+
+@cpu_machine.needs_compiler
+@pytest.mark.parametrize("transport", ["peer", "nccl"])
+def test_each_rank_transposes_its_piece(monkeypatch, transport):
+    """Of a constant that is cut by columns, and of one that all have."""
+    emulated_gpus.install(monkeypatch, blocks=4, gpus=2, hopper=True)
+    rng = np.random.default_rng(0)
+    cut, whole = rng.integers(-1, 2, (64, 96)), rng.integers(-1, 2, (48, 64))
+    program = assemble(f"""
+.world 2
+.input x : bf16[1, 64]
+.const w : bf16[64, 48] = {cut.tolist()} shard axis=1
+.const v : bf16[48, 64] = {whole.tolist()}
+.scratch h : bf16[1, 48]
+.scratch g : bf16[1, 64]
+.output y : bf16[1, 64]
+main:
+    GEMM h, x, w
+    GEMM g, h, v
+    ALLREDUCE.sum y, g
+    HALT
+""")
+    assert len(laid_out(program, hopper=True).matrices) == 2
+    x = rng.integers(0, 2, (1, 64)).astype(DType.BF16.numpy)
+    session = DeviceMachine(gpus=(0, 1), transport=transport).load(program)
+    expected = GoldenMachine(ranks=2).load(program).run({"x": x}).outputs["y"]
+    np.testing.assert_array_equal(session.run({"x": x}).outputs["y"], expected)
