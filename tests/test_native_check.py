@@ -42,8 +42,6 @@ main:
     CONV       v, m, k pads=[1, 1, 1, 1]
     HALT
 """
-
-
 Check = Callable[[dict[str, Any], float], tuple[int, str]]
 
 
@@ -61,9 +59,9 @@ def checked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.Captu
         assert not problem
         return int(ended.value.code or 0), printed
 
-    flags = [(torch.backends.cudnn, "benchmark"), (torch.backends.cudnn, "benchmark_limit"),
-             (torch.backends.cudnn, "allow_tf32")]  # fmt: skip
-    flags.append((torch.backends.cuda.matmul, "allow_tf32"))
+    cudnn = torch.backends.cudnn
+    flags = [(cudnn, name) for name in ("benchmark", "benchmark_limit", "allow_tf32")]
+    flags += [(torch.backends.cuda.matmul, "allow_tf32")]
     before = [getattr(where, flag) for where, flag in flags]
     yield run_script
     for (where, flag), value in zip(flags, before, strict=True):  # the script sets them

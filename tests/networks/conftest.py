@@ -94,9 +94,13 @@ def _write(case: Case, path: Path) -> None:
     names = {"input_names": network.input_names, "output_names": network.output_names}
     dynamic = network.dynamic if case.dynamic else None
     options = {"exporter": case.exporter, "opset": case.opset, "optimize": case.optimize}
+    fast = torch.backends.mha.get_fastpath_enabled()
     torch.backends.mha.set_fastpath_enabled(False)  # an operator of its own, which torch takes without gradients only
-    with torch.no_grad():  # saves the newer exporter a fifth of its time
-        export(network.model, network.inputs, path, dynamic=dynamic, **options, **names)
+    try:
+        with torch.no_grad():  # saves the newer exporter a fifth of its time
+            export(network.model, network.inputs, path, dynamic=dynamic, **options, **names)
+    finally:
+        torch.backends.mha.set_fastpath_enabled(fast)
     arrays = {}
     examples = [network.inputs, resized(network, OTHER_SIZES)] if case.dynamic else [network.inputs]
     for index, inputs in enumerate(examples):

@@ -148,7 +148,7 @@ main:
 @pytest.mark.parametrize(
     "on_gpu",
     [
-        pytest.param(False, marks=pytest.mark.skipif(cpu_machine.COMPILER is None, reason="no g++"), id="cpu"),
+        pytest.param(False, marks=cpu_machine.needs_compiler, id="cpu"),
         pytest.param(True, marks=(pytest.mark.gpu, pytest.mark.hopper), id="gpu"),
     ],
 )
