@@ -89,8 +89,9 @@ def kernel(
     found = COMPILED.get(key)
     if found:
         return found
-    told = threading.Timer(1.0, progress, [f"compiling the machine for {target}: 2 to 3 minutes, once per machine"])
-    options = (*source.options(checked=checked, traced=traced, ranked=ranked), f"-arch={target}")
+    told = threading.Timer(1.0, progress, [f"compiling the machine for {target}: takes minutes, once per machine"])
+    version = cupy.cuda.nvrtc.getVersion()
+    options = (*source.options(checked=checked, traced=traced, ranked=ranked, nvrtc=version), f"-arch={target}")
     told.start()
     try:
         path = cubin.built(cupy, source.source(only), options)

@@ -25,6 +25,9 @@ _GENERATED = {
     "wgmma.cuh": wgmma.cuda,
 }
 
+_QUICK_SINCE = (12, 9)
+"""The version of NVRTC from which on it can be told to compile quickly."""
+
 _REPLACED: dict[str, str] = {}
 
 
@@ -66,8 +69,10 @@ def _flatten(name: str, seen: set[str], only: frozenset[str] | None) -> str:
     )
 
 
-def options(*, checked: bool = False, traced: bool = False, ranked: bool = False) -> tuple[str, ...]:
-    """Compiler options of a build, without the architecture.
+def options(
+    *, checked: bool = False, traced: bool = False, ranked: bool = False, nvrtc: tuple[int, int]
+) -> tuple[str, ...]:
+    """Compiler options of a build by this version of NVRTC, without the architecture.
 
     `checked` bounds-checks every access, and knows its lines. `traced` notes when each block did what.
     `ranked` is for programs of several ranks, which send to each other.
@@ -75,4 +80,6 @@ def options(*, checked: bool = False, traced: bool = False, ranked: bool = False
     Line numbers are two thirds of a build, which is kept on disk and loaded by the driver.
     """
     macros = [("-lineinfo", "-DDLA_CHECKED")] * checked + [("-DDLA_TRACED",)] * traced + [("-DDLA_RANKS",)] * ranked
-    return ("--std=c++17", *(option for options in macros for option in options))
+    # 4,800 checks: optimised over all functions at once, they take the assembler hours; so, minutes.
+    quick = ("--Ofast-compile=min",) * (checked and nvrtc >= _QUICK_SINCE)
+    return ("--std=c++17", *(option for options in macros for option in options), *quick)

@@ -175,7 +175,8 @@ def test_the_machine_knows_where_its_code_lies() -> None:
     kernel = build.kernel(checked=False, architecture=None, only=None, progress=print)
     if not kernel.target.hopper:
         pytest.skip("only Hopper's machine asks for its code")
-    path = cubin.built(cupy, source.source(), (*source.options(), f"-arch={kernel.architecture}"))
+    options = source.options(nvrtc=cupy.cuda.nvrtc.getVersion())
+    path = cubin.built(cupy, source.source(), (*options, f"-arch={kernel.architecture}"))
     # The runtime copies nothing from there, but a kernel can read it.
     read = cupy.RawKernel(
         'extern "C" __global__ void read(const unsigned* from, unsigned* to) { to[threadIdx.x] = from[threadIdx.x]; }',

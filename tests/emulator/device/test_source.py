@@ -51,3 +51,10 @@ def test_a_row_without_a_handler_fails_the_build(tmp_path, monkeypatch):
     with pytest.raises(FileNotFoundError, match=r"gemm\.cuh"):
         source.source()
     source.source.cache_clear()
+
+
+@pytest.mark.parametrize(("nvrtc", "quickly"), [((12, 8), False), ((12, 9), True), ((13, 0), True)])
+def test_only_the_checked_build_is_compiled_quickly_by_who_can(nvrtc, quickly):
+    """Its thousands of checks take an assembler that optimises over all functions hours."""
+    assert ("--Ofast-compile=min" in source.options(checked=True, nvrtc=nvrtc)) == quickly
+    assert "--Ofast-compile=min" not in source.options(traced=True, nvrtc=nvrtc)
