@@ -11,7 +11,7 @@ DRIVER := $(shell { nvidia-smi --query-gpu=driver_version --format=csv,noheader 
 	sed -n '1s/^\([0-9][0-9]*\)\..*/\1/p')
 EXTRA := $(if $(DRIVER),$(shell [ $(DRIVER) -ge 580 ] && echo cuda13 || echo cuda12))
 comma := ,
-# Tests start hundreds of processes: compiling what they import is two thirds of a second for each.
+# Tests start hundreds of processes: to compile what they import takes up to 0.4 s each time.
 unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: help demo test lint format types kernel sanitize conformance bench bench-speed clean
