@@ -75,10 +75,10 @@ _MAP = np.dtype(
 
 
 @cache
-def library(*, hopper: bool, checked: bool = False, traced: bool = False, ranked: bool = False) -> ctypes.CDLL:
-    """The kernel for the CPU, compiled once for all processes. `hopper`: with the hot paths."""
-    text = _text(hopper=hopper, checked=checked, traced=traced, ranked=ranked)
-    options = ("-Og" if checked or traced or ranked else "-O2", *_OPTIONS)  # half the time to compile, and fewer tests
+def library(*, hopper: bool, watched: bool = False, ranked: bool = False) -> ctypes.CDLL:
+    """The kernel for the CPU, compiled once for all processes. `hopper`: has hot paths; `watched`: checked, traced."""
+    text = _text(hopper=hopper, watched=watched, ranked=ranked)
+    options = ("-Og" if watched or ranked else "-O2", *_OPTIONS)  # half the time to compile, and fewer tests
     key = hashlib.sha256("\n".join([*options, *_LIBRARIES, text]).encode()).hexdigest()[:20]
     folder = Path(tempfile.gettempdir()) / f"dla-on-cpu-{key}"
     folder.mkdir(exist_ok=True)
@@ -94,15 +94,15 @@ def library(*, hopper: bool, checked: bool = False, traced: bool = False, ranked
     return ctypes.CDLL(str(built))
 
 
-def _text(*, hopper: bool, checked: bool, traced: bool, ranked: bool) -> str:
+def _text(*, hopper: bool, watched: bool, ranked: bool) -> str:
     """One C++ text: CUDA's language, the kernel with its assembly replaced, and the scheduler."""
     replaced = {path.name: path.read_text() for path in _FOLDER.glob("*.cuh")}
     with source.replacing(replaced):
         kernel = source.source.__wrapped__()
     kernel = kernel.replace("extern __shared__ __align__(1024) char shared_memory[];", "")
     macros = ["#define __CUDA_ARCH__ 900"]
-    macros += ["#define __CUDA_ARCH_FEAT_SM90_ALL 1"] * hopper + ["#define DLA_CHECKED 1"] * checked
-    macros += ["#define DLA_TRACED 1"] * traced + ["#define DLA_RANKS 1"] * ranked
+    macros += ["#define __CUDA_ARCH_FEAT_SM90_ALL 1"] * hopper + ["#define DLA_RANKS 1"] * ranked
+    macros += ["#define DLA_CHECKED 1", "#define DLA_TRACED 1"] * watched  # two builds on a GPU
     parts = [(_FOLDER / "cuda.h").read_text(), *macros, kernel, (_FOLDER / "scheduler.cpp").read_text()]
     return "\n".join(parts)
 
@@ -127,7 +127,7 @@ class CpuSession:
         self.seed = seed
         self.timeout_ns = 10**9
         self.expected_base = 0
-        self._library = library(hopper=hopper, checked=checked, traced=traced)
+        self._library = library(hopper=hopper, watched=checked or traced)
         self._kept: list[Array] = []
         self._segments = {s: self._room(program.segment_bytes.get(s, 0) + _SPARE) for s in Segment}
         self._hopper, self._choices = hopper, choices
