@@ -98,10 +98,11 @@ def build(
     options = source.options(checked=checked, traced=traced, ranked=ranked, nvrtc=nvrtc.version)
     flags = (*options, f"-arch={target}", "-ftz=true", "--ptxas-options=-v")
     cubin, log = nvrtc.compile(source.source(only), flags)
-    problems = [line for line in log.splitlines() if "warning" in line]
-    if not (checked or traced or ranked):
-        # C7504 to C7515: registers that stay with their role, products that wait for each other: "info" in the log.
-        problems += [line for line in log.splitlines() if re.search(r"\(C75\d\d\)", line)]
+    is_fast = not (checked or traced or ranked)
+    # C7504 to C7515: registers that stay with their role, products that wait for each other: "info" in the log.
+    named = r"warning|\(C75\d\d\)" if is_fast else "warning"
+    problems = [line for line in log.splitlines() if re.search(named, line)]
+    if is_fast:
         problems += _spills(log)
         expected = ROLE_REGISTERS.get(architecture, set())
         found = registers_set(cubin)
