@@ -188,7 +188,7 @@ TENSOR = Struct(
 IMAGE_HEADER = Struct(
     "ImageHeader",
     (
-        ("pieces", "<u4", 1, "u32", "length of the image, in 16 bytes"),
+        ("reserved", "<u4", 1, "u32", ""),
         ("ahead_begin", "<u4", 1, "u32", "where the image IMAGES_AHEAD instructions on begins, in 16 bytes"),
         ("ahead_pieces", "<u4", 1, "u32", "and its length; 0 behind the end of the program"),
         ("tiles", "<u4", 1, "u32", "1 + number of tiles, filled in by dla_prepare; 0 where registers take part"),

@@ -211,7 +211,6 @@ def _images(headers: Array, operands: Array, slots: Sequence[Sequence[int]]) -> 
     places = np.zeros((count + IMAGES_AHEAD, 2), np.uint32)
     places[:count, 1] = [size + each * sum(1 for entry in entries if entry) for entries in slots]
     places[:count, 0] = np.cumsum(places[:count, 1]) - places[:count, 1]
-    headers["pieces"] = places[:count, 1]
     headers["ahead_begin"], headers["ahead_pieces"] = places[IMAGES_AHEAD:].T
     table = [entry.tobytes() for entry in operands]
     parts = [

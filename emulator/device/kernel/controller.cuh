@@ -60,14 +60,11 @@ struct Controller {
     }
 
     // From here on, later instructions that wait for one that signals `counter` wait for `arrivals` more, some or all of them
-    // other blocks'.
+    // other blocks'. Lanes have met since any of them looked, and do in the next decode.
     DEV void expect(u32 counter, u32 arrivals, bool others) {
-        __syncwarp();
-        if (first_lane()) {
-            shared.expected[counter] += arrivals;
-            if (others) shared.shared_with[counter / WARP] |= 1u << counter % WARP;
-        }
-        __syncwarp();
+        if (!first_lane()) return;
+        shared.expected[counter] += arrivals;
+        if (others) shared.shared_with[counter / WARP] |= 1u << counter % WARP;
     }
 
     DEV void fail(u32 category, u32 instruction, u32 detail = 0) {
@@ -80,9 +77,10 @@ struct Controller {
         gather_waits(w, head);
         u32 tiles = head.tiles - 1;
         if (head.tiles == 0) {  // they depend on registers
-            prepare_path(w, lane);
-            tiles = tiles_of_path(w);
-            if (first_lane()) w.granules = scratch_granules(w);
+            Work& here = Kept::shared().works[anew(pushed) % WORKS];  // an address for calls, worked out here
+            prepare_path(here, lane);
+            tiles = tiles_of_path(here);
+            if (first_lane()) here.granules = scratch_granules(here);
         }
         const u32 blocks = tiles < gridDim.x ? tiles : gridDim.x;
         const u32 first_tile = blockIdx.x - head.first_block + (blockIdx.x >= head.first_block ? 0 : gridDim.x);
@@ -100,8 +98,9 @@ struct Controller {
         expect(head.signal, blocks, blocks > (takes_part ? 1 : 0));
     }
 
+    // Lanes other than the first have met since they wrote to the work.
     DEV void push() {
-        warp_arrive(&shared.decoded[pushed % WORKS]);
+        if (anew(lane) < ARRIVING_LANES) mbarrier_arrive(&shared.decoded[pushed % WORKS]);
         pushed += 1;
         slot_free = false;
     }
@@ -175,7 +174,7 @@ struct Controller {
         Scalars& m = shared.scalars;
         if (lane < sizeof(m.registers.s) / PIECE_BYTES)
             copy_async_16(m.registers.s + 2 * lane, launch.initial_registers + 2 * lane, PIECE_BYTES);
-        Fetcher().begin(launch, shared.images, lane);
+        Fetcher::begin(launch, shared.images, lane);
         const u32 turn = load_relaxed(launch.counters + TURN_AT);
         if (lane < 16) m.registers.f[lane] = 0.0;
         if (lane < 8) m.registers.p[lane] = 0;
@@ -238,7 +237,7 @@ struct Controller {
 
     DEV void run() {
         Fetcher fetcher;
-        fetcher.go_on(launch);
+        Fetcher::arrive();
         take_turn();
         u32 at = 0;
 #ifdef DLA_RANKS
@@ -250,14 +249,14 @@ struct Controller {
             if (++steps % STEPS_PER_CHECK == 0 && (load_relaxed(launch.abort) || stopped(shared))) break;
             if (!wait_for_slot()) break;
             Work& w = slot();
-            const Head head(shared.images, fetcher.at);
-            if (!decode(shared.scalars, shared.images, fetcher.at, head, w, at, lane)) {
+            const Head head(shared.images + fetcher.at);
+            if (!decode(shared.scalars, shared.images + fetcher.at, head, w, at, lane)) {
                 fail(TRAP_EXTENT, at);
                 break;
             }
             u32 next = at + 1;
             if (!step(w, head, next)) break;
-            if (next == at + 1) fetcher.advance(launch, shared.images, lane);
+            if (next == at + 1) fetcher.advance(launch, shared.images, head.ahead_begin, head.ahead_pieces, lane);
             else fetcher.jump(launch, shared.images, next, lane);
             at = next;
         }

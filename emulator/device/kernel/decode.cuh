@@ -2,61 +2,52 @@
 #pragma once
 #include "scalar.cuh"
 
-// The next IMAGES_AHEAD instructions in the order of the program: one is present, the others are on their way. Images lie
-// one behind the other in a ring of pieces. What lies behind the end of the program is empty.
+// The next IMAGES_AHEAD instructions in the order of the program: one is present, the others are on their way. They have places in a
+// ring, in turns. What lies behind the end of the program is empty.
 struct Fetcher {
-    u32 at = 0;   // piece where the present one begins, and the first that is free
-    u32 end = 0;
-
-    DEV static u32 wrapped(u32 piece) { return piece < IMAGE_RING ? piece : piece - IMAGE_RING; }
+    u32 at = 0;  // piece where the present one begins
 
     // What a launch begins with: asks for the first instructions, without a look at the table of places.
-    DEV void begin(const Launch& launch, uint4* ring, u32 lane) {
+    DEV static void begin(const Launch& launch, uint4* ring, u32 lane) {
         u32 begin = 0;
 #pragma unroll
         for (u32 i = 0; i < IMAGES_AHEAD; ++i) {
-            ask(launch, ring, begin, launch.first_pieces[i], lane);
+            ask(launch, ring + i * IMAGE_PIECES, begin, launch.first_pieces[i], lane);
             begin += launch.first_pieces[i];
         }
     }
-    // The same in the eyes of a fetcher that has not asked itself. Waits for the first one.
-    DEV void go_on(const Launch& launch) {
-#pragma unroll
-        for (u32 i = 0; i < IMAGES_AHEAD; ++i) end = wrapped(end + launch.first_pieces[i]);
-        arrive();
-    }
-    // Makes the image of instruction `index` the present one: after a jump, or at the start.
+    // Makes the image of instruction `index` the present one: after a jump.
     DEV void jump(const Launch& launch, uint4* ring, u32 index, u32 lane) {
         copy_async_wait<0>();  // what was asked for in vain must not land later
-        at = end;
+        at = 0;
 #pragma unroll
         for (u32 i = 0; i < IMAGES_AHEAD; ++i) {  // the plan pads the table by as many
             const uint2 place = __ldg(reinterpret_cast<const uint2*>(launch.image_places) + index + i);
-            ask(launch, ring, place.x, place.y, lane);
+            ask(launch, ring + i * IMAGE_PIECES, place.x, place.y, lane);
         }
         arrive();
     }
-    // The same for the instruction behind the present one.
-    DEV void advance(const Launch& launch, uint4* ring, u32 lane) {
-        const uint4 lengths = ring[at];  // pieces, ahead_begin, ahead_pieces
-        at = wrapped(at + lengths.x);
-        ask(launch, ring, lengths.y, lengths.z, lane);
+    // The same for the instruction behind the present one, in whose place comes another one, of which its head tells.
+    DEV void advance(const Launch& launch, uint4* ring, u32 ahead_begin, u32 ahead_pieces, u32 lane) {
+        uint4* const place = ring + at;
+        at = at == (IMAGES_AHEAD - 1) * IMAGE_PIECES ? 0 : at + IMAGE_PIECES;
+        ask(launch, place, ahead_begin, ahead_pieces, lane);
         arrive();
     }
-
-  private:
-    DEV void ask(const Launch& launch, uint4* ring, u32 begin, u32 pieces, u32 lane) {
-        const uint4* image = reinterpret_cast<const uint4*>(launch.images) + begin;
-#pragma unroll
-        for (u32 i = 0; i < IMAGE_PIECES; i += WARP) {
-            if (i + lane < pieces) copy_async_16(&ring[wrapped(end + i + lane)], image + i + lane, PIECE_BYTES);
-        }
-        end = wrapped(end + pieces);
-        copy_async_commit();
-    }
+    // Waits for the present one.
     DEV static void arrive() {
         copy_async_wait<IMAGES_AHEAD - 1>();
         __syncwarp();
+    }
+
+  private:
+    DEV static void ask(const Launch& launch, uint4* place, u32 begin, u32 pieces, u32 lane) {
+        const uint4* const image = reinterpret_cast<const uint4*>(launch.images) + (begin + lane);
+#pragma unroll
+        for (u32 i = 0; i < IMAGE_PIECES; i += WARP) {
+            if (i + lane < pieces) copy_async_16(place + lane + i, image + i, PIECE_BYTES);
+        }
+        copy_async_commit();
     }
 };
 
@@ -105,11 +96,13 @@ DEV void resolve_scalars(Work& w, const Scalars& m, u32 scalars, u32 lane) {
 
 // What the controller goes by: three pieces of an image, asked for all at once instead of one field after another.
 struct Head {
-    u32 tiles, path, first_block, signal, waits, present, dynamic, scalar_count;
+    u32 ahead_begin, ahead_pieces, tiles, path, first_block, signal, waits, present, dynamic, scalar_count;
 
-    DEV Head(const uint4* ring, u32 begin) {
+    DEV explicit Head(const uint4* image) {
         constexpr u32 ORDER = 1 + 3 * WORD_BYTES / PIECE_BYTES;  // behind the word and two records
-        const uint4 first = ring[begin], order = ring[Fetcher::wrapped(begin + ORDER)], kind = ring[Fetcher::wrapped(begin + ORDER + 1)];
+        const uint4 first = image[0], order = image[ORDER], kind = image[ORDER + 1];
+        ahead_begin = first.y;
+        ahead_pieces = first.z;
         tiles = first.w;
         path = order.x;
         first_block = order.y;
@@ -121,17 +114,16 @@ struct Head {
     }
 };
 
-// Fills `w` for the instruction at `at` from its image, which begins at piece `begin` of the ring; false if an operand's extent is wrong.
-DEV bool decode(const Scalars& m, const uint4* ring, u32 begin, const Head& head, Work& w, u32 at, u32 lane) {
-    const auto image = [&](u32 piece) { return ring[Fetcher::wrapped(begin + piece)]; };
-    if (lane < HEADER_PIECES) reinterpret_cast<uint4*>(&w)[lane] = image(lane);
+// Fills `w` for the instruction at `at` from its image; false if an operand's extent is wrong.
+DEV bool decode(const Scalars& m, const uint4* image, const Head& head, Work& w, u32 at, u32 lane) {
+    if (lane < HEADER_PIECES) reinterpret_cast<uint4*>(&w)[lane] = image[lane];
     constexpr u32 AT_ONCE = WARP / TENSOR_PIECES;
 #pragma unroll
     for (u32 k = lane / TENSOR_PIECES; k < MAX_OPERANDS; k += AT_ONCE) {
         const u32 before = __popc(head.present & (1u << k) - 1), piece = lane % TENSOR_PIECES;
         const bool present = head.present >> k & 1;
         reinterpret_cast<uint4*>(&w.operands[k])[piece] =
-            present ? image(HEADER_PIECES + before * TENSOR_PIECES + piece) : make_uint4(0, 0, 0, 0);
+            present ? image[HEADER_PIECES + before * TENSOR_PIECES + piece] : make_uint4(0, 0, 0, 0);
     }
     if (lane == 0) {
         w.instruction = at;

@@ -114,7 +114,7 @@ extern "C" __global__ void IN_PAIRS __launch_bounds__(BLOCK_THREADS, 1) dla_mach
     if (launch.pairs) pair_begin();
     if (warp < CONTROLLER_WARPS) {
         give_registers<CONTROL_REGISTERS>();
-        if (warp == CONTROLLER) Controller{launch, shared, lane, turn}.run();
+        if (warp == CONTROLLER) Controller{launch, shared, lane_for_long(), turn}.run();
         else if (warp == LOADER) run_loader();
         else if (warp == WAITER) run_waiter(launch, shared, lane);
         else run_signaller(launch, shared, lane);
@@ -142,8 +142,8 @@ extern "C" __global__ void __launch_bounds__(WARP, 1) dla_prepare(const __grid_c
     for (u32 at = blockIdx.x; at < launch.instructions; at += gridDim.x) {
         fetcher.jump(launch, shared.images, at, lane);
         Work& w = shared.works[0];
-        const Head head(shared.images, fetcher.at);
-        decode(shared.scalars, shared.images, fetcher.at, head, w, at, lane);
+        const Head head(shared.images);
+        decode(shared.scalars, shared.images, head, w, at, lane);
         if (head.dynamic) continue;
 #ifdef DLA_RANKS
         if (head.path == PATH_HOST) continue;

@@ -6,6 +6,13 @@
 #include "ring.cuh"
 #include "generated.cuh"
 
+// The lane of a thread, which a register keeps from one use to the next. The assembler would rather ask for the thread's index again
+// each time, which takes longer than a look at shared memory; but what comes from a shuffle it cannot work out anew. Called by a warp.
+DEV u32 lane_for_long() {
+    const u32 lane = threadIdx.x % WARP;
+    return __shfl_sync(0xffffffffu, lane, lane);
+}
+
 // The index in the last axis, of `size`, of the element at row-major position `linear`; what is left of `linear` is the
 // position in the axes before it. Positions of 32 bits, most of all, take a fifth of the time.
 DEV u32 last_index(u64& linear, u32 size) {
@@ -59,7 +66,7 @@ static_assert(sizeof(ImageHeader) % 16 == 0, "copied 16 bytes at a time");
 constexpr u32 PIECE_BYTES = 16;
 constexpr u32 HEADER_PIECES = sizeof(ImageHeader) / PIECE_BYTES, TENSOR_PIECES = sizeof(Tensor) / PIECE_BYTES;
 constexpr u32 IMAGE_PIECES = HEADER_PIECES + MAX_OPERANDS * TENSOR_PIECES;
-constexpr u32 IMAGE_RING = IMAGES_AHEAD * IMAGE_PIECES;  // 16-byte pieces of instructions on their way to the controller
+constexpr u32 IMAGE_RING = IMAGES_AHEAD * IMAGE_PIECES;  // pieces of instructions on their way to the controller
 
 // Registers of the scalar unit.
 struct __align__(16) Registers {
@@ -150,7 +157,7 @@ static_assert(RING_BARRIERS == 32, "a bit for each");
 
 // What a block keeps in shared memory, besides the ring and the staging.
 struct Shared {
-    uint4 images[IMAGE_RING];  // pieces
+    uint4 images[IMAGE_RING];
     Work works[WORKS];
     // A work's way through the roles. Each barrier's phase ends when the named role has arrived.
     u64 decoded[WORKS];  // controller -> all others

@@ -9,7 +9,7 @@ import pytest
 
 from dla.assembler import assemble
 from dla.emulator.device import exchange, plan
-from dla.emulator.device.layout import PATH_STREAM, PLAIN_FEW
+from dla.emulator.device.layout import PATH_STREAM, PLAIN_FEW, STREAM_SCHEDULE
 from dla.emulator.device.paths import Target
 from dla.emulator.device.paths.stream import PLAIN_AT
 from dla.isa.descriptor import Segment
@@ -179,6 +179,40 @@ main:
     inputs = drawn(program, 0)
     results = [session.run(inputs) for session.seed in range(4)]
     assert len({r.outputs["y"].tobytes() + r.outputs["z"].tobytes() for r in results}) == 1
+    assert all(c.ok for c in compare(program, inputs, results[0]))
+
+
+@on_cpu
+def test_products_of_one_panel_and_of_two_follow_each_other():
+    """Packed columns of at most 2048 elements have code of their own, for one panel; some of those are a whole one."""
+    program = assemble("""
+.input x : bf16[1, 64]
+.input u : bf16[2112, 64]
+.input v : bf16[64, 2112]
+.input w : bf16[2048, 64]
+.input r : bf16[64, 2048]
+.scratch a : bf16[1, 64]
+.scratch b : bf16[1, 64]
+.scratch c : bf16[1, 2112]
+.scratch d : bf16[1, 2048]
+.output y : bf16[1, 64]
+main:
+    GEMM c, x, u.T
+    GEMM a, c, v.T
+    GEMM d, a, w.T
+    GEMM b, d, r.T
+    GEMM d, b, w.T act=relu
+    GEMM a, d, r.T
+    GEMM c, a, u.T
+    GEMM y, c, v.T
+    HALT
+""")
+    session = CpuSession(program, hopper=True)
+    at = [name for name, *_ in STREAM_SCHEDULE.fields].index("panels")
+    assert [s.detail[at] for s in session.plan.schedules if s.path == PATH_STREAM] == [1, 2, 1, 1, 1, 1, 1, 2]
+    inputs = drawn(program, 0)
+    results = [session.run(inputs) for session.seed in range(3)]
+    assert len({r.outputs["y"].tobytes() for r in results}) == 1
     assert all(c.ok for c in compare(program, inputs, results[0]))
 
 

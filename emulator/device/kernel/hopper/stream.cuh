@@ -134,12 +134,16 @@ struct HopperStream {
     static DEV void run_plain(const StreamSchedule& s) {
         switch (s.unit) {
             case PACKED_UNIT:
-                if (s.half_floats) PlainStream<PackedStream<FewRows<F16>>>::run();
-                else PlainStream<PackedStream<FewRows<Bf16>>>::run();
+                if (s.half_floats) run_packed_plain<F16>(s);
+                else run_packed_plain<Bf16>(s);
                 break;
             case 16: PlainStream<AcrossStream<16, 1>>::run(); break;
             default: PlainStream<AcrossStream<32, 1>>::run(); break;
         }
+    }
+    template <class T> static DEV void run_packed_plain(const StreamSchedule& s) {
+        if (s.panels == 1) PlainStream<PackedStream<FewRows<T>, true>>::run();
+        else PlainStream<PackedStream<FewRows<T>>>::run();
     }
     template <class T> static DEV void run_packed(u32 rows) {
         if (rows <= 4) run_as<PackedStream<FewRows<T>>>();
@@ -224,7 +228,7 @@ struct HopperStream {
                         if (next != panel) load_panel<Way>(a[k], source, next);
                     }
                 }
-                way.store(sums + warp * WARP_SUMS + (unit - batch) * Way::UNIT * rows, sum, rows, end - unit, lane);
+                way.store(sums + warp * WARP_SUMS + (unit - batch) * Way::UNIT * rows + Way::place(rows, lane), sum, rows, end - unit, lane);
             }
             if (!Way::EARLY) {
                 begin();

@@ -65,7 +65,7 @@ template <u32 WIDTH, u32 GROUPS> struct AcrossStream {
     static constexpr u32 LINE = WIDTH * 2;  // bytes: as wide as its swizzle
     static constexpr u32 UNIT = WIDTH, UNITS = 1, SPAN = ACROSS_GRANULES * GRANULE_BYTES / LINE, SPANS = 2 / GROUPS;
     static constexpr u32 STEPS = SPAN / WORKER_WARPS / 32, TILES = WIDTH / 16, PANELS = TILES * GROUPS, MOST_PANELS = PANELS;
-    static constexpr bool SPREAD = true, EARLY = true;
+    static constexpr bool SPREAD = true, EARLY = true, ONE_PANEL = false;
     static_assert(WIDTH * GROUPS * 8 <= WORKER_THREADS, "each thread finishes one sum");
     using Rows = AcrossRows<GROUPS>;
     using Sums = f32[2][TILES][GROUPS][4];           // [half of a step]
@@ -109,7 +109,8 @@ template <u32 WIDTH, u32 GROUPS> struct AcrossStream {
         if (half_floats) multiply_as<F16>(sums, b, a, two);
         else multiply_as<Bf16>(sums, b, a, two);
     }
-    // Leaves a unit's sums as [columns][rows].
+    // A lane's place in the sums of a unit, [columns][rows], and what it leaves from there on.
+    static DEV u32 place(u32 rows, u32 lane) { return lane / 4 * rows + lane % 4 * 2; }
     static DEV void store(f32* to, const Sums& sums, u32 rows, u32, u32 lane) {
 #pragma unroll
         for (u32 tile = 0; tile < TILES; ++tile)
@@ -117,8 +118,8 @@ template <u32 WIDTH, u32 GROUPS> struct AcrossStream {
             for (u32 group = 0; group < GROUPS; ++group)
 #pragma unroll
                 for (u32 i = 0; i < 4; ++i) {
-                    const u32 column = tile * 16 + i / 2 * 8 + lane / 4, row = group * 8 + lane % 4 * 2 + i % 2;
-                    if (row < rows) to[column * rows + row] = sums[0][tile][group][i] + sums[1][tile][group][i];
+                    const u32 columns = tile * 16 + i / 2 * 8, down = group * 8 + i % 2;
+                    if (down + lane % 4 * 2 < rows) to[columns * rows + down] = sums[0][tile][group][i] + sums[1][tile][group][i];
                 }
     }
 

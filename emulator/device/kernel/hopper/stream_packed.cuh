@@ -48,9 +48,10 @@ template <class T> struct FewRows {
         const u32 left[4] = {b.x, b.y, b.z, b.w};
         T::multiply(sums[step & 1], left, a.words[0], a.words[1]);
     }
-    // Leaves a unit's sums as [8 columns][rows].
+    // Leaves a unit's sums as [8 columns][rows]; `to`: this lane's place there.
+    static DEV u32 place(u32 rows, u32 lane) { return stream_column(lane) * rows + lane % 4; }
     static DEV void store(f32* to, const f32 (&s)[2][4], u32 rows, u32 lane) {
-        if (lane % 4 < rows) to[stream_column(lane) * rows + lane % 4] = (s[0][0] + s[1][0]) + (s[0][3] + s[1][3]);
+        if (lane % 4 < rows) *to = (s[0][0] + s[1][0]) + (s[0][3] + s[1][3]);
     }
 };
 
@@ -70,13 +71,14 @@ template <class T> struct ManyRows {
         T::multiply(sums[0], first, b.x, b.y);
         T::multiply(sums[0], second, b.z, b.w);  // and not sums[1]: registers are dear
     }
+    static DEV u32 place(u32 rows, u32 lane) { return stream_column(lane % 4 * 8) * rows + lane / 4; }
     static DEV void store(f32* to, const f32 (&s)[2][4], u32 rows, u32 lane) {
+        const u32 to_next = (stream_column(4) - stream_column(0)) * rows;
 #pragma unroll
         for (u32 half = 0; half < 2; ++half) {
-            const u32 row = lane / 4 + 8 * half;
-            if (row < rows) {
-                to[stream_column(lane % 4 * 8) * rows + row] = s[0][2 * half];
-                to[stream_column(lane % 4 * 8 + 4) * rows + row] = s[0][2 * half + 1];
+            if (lane / 4 + 8 * half < rows) {
+                to[8 * half] = s[0][2 * half];
+                to[8 * half + to_next] = s[0][2 * half + 1];
             }
         }
     }
@@ -84,10 +86,11 @@ template <class T> struct ManyRows {
 
 // ---- a lane's part ----
 
-template <class R> struct PackedStream {
-    static constexpr u32 UNIT = PACKED_UNIT, UNITS = 2, SPAN = PACKED_SPAN, SPANS = 2, PANELS = R::PANELS, MOST_PANELS = R::MOST_PANELS;
+// ONE: a single panel, as most have. Then there is little that has to be defined without being used, and to decide.
+template <class R, bool ONE = false> struct PackedStream {
+    static constexpr u32 UNIT = PACKED_UNIT, UNITS = 2, SPAN = PACKED_SPAN, SPANS = 2, PANELS = R::PANELS, MOST_PANELS = ONE ? 1 : R::MOST_PANELS;
     static constexpr u32 STEPS = SPAN / WORKER_WARPS / 32;  // one chunk each
-    static constexpr bool SPREAD = false, EARLY = R::EARLY;
+    static constexpr bool SPREAD = false, EARLY = R::EARLY, ONE_PANEL = ONE;
     using Rows = R;
     using Sums = f32[2][2][4];            // [unit]
     using Weights = uint4[2][2][STEPS];   // [unit][span][step]
@@ -106,6 +109,20 @@ template <class R> struct PackedStream {
     // This warp's part of one stage of each of two units, from shared memory.
     DEV void load(Weights& b, Workers& me, bool two) const {
         Stage stage[2];
+        if (ONE && wide && two) {  // most of them
+#pragma unroll
+            for (u32 i = 0; i < 2; ++i) {
+                const u32 from = me.next(stage[i], granules) + at;
+                me.wait(stage[i]);
+#pragma unroll
+                for (u32 span = 0; span < 2; ++span)
+#pragma unroll
+                    for (u32 step = 0; step < STEPS; ++step) b[i][span][step] = chunk(from, span, step);
+            }
+            me.release(stage[0]);
+            me.release(stage[1]);
+            return;
+        }
 #pragma unroll
         for (u32 i = 0; i < 2; ++i) {
             const bool exists = i == 0 || two;
@@ -120,14 +137,20 @@ template <class R> struct PackedStream {
                 for (u32 step = 0; step < STEPS; ++step) {
                     // Never undefined: what may be is alive from the start of the kernel on, in registers of its own.
                     b[i][span][step] = make_uint4(0, 0, 0, 0);
-                    if (exists && (span == 0 || wide))
-                        b[i][span][step] = load_shared_16((step & 1 ? from ^ 64 : from) + step / 2 * PACKED_BOX_BYTES + span * PACKED_SPAN_BYTES);
+                    if (exists && (span == 0 || wide)) b[i][span][step] = chunk(from, span, step);
                 }
         }
         me.release(stage[0]);
         if (two) me.release(stage[1]);
     }
     DEV void multiply(Sums& sums, const Weights& b, const Chunks& a, bool two) const {
+        if (ONE && wide && two) {
+#pragma unroll
+            for (u32 step = 0; step < 2 * STEPS; ++step)
+#pragma unroll
+                for (u32 i = 0; i < 2; ++i) Rows::multiply(sums[i], b[i][step / STEPS][step % STEPS], a[step / STEPS][step % STEPS], step);
+            return;
+        }
 #pragma unroll
         for (u32 span = 0; span < 2; ++span) {
             if (span == 1 && !wide) break;
@@ -138,9 +161,17 @@ template <class R> struct PackedStream {
             }
         }
     }
+    // A lane's place in the sums of a unit, and what it leaves from there on.
+    static DEV u32 place(u32 rows, u32 lane) { return Rows::place(rows, lane); }
     static DEV void store(f32* to, const Sums& sums, u32 rows, u32 units, u32 lane) {
         Rows::store(to, sums[0], rows, lane);
         if (units > 1) Rows::store(to + UNIT * rows, sums[1], rows, lane);
+    }
+
+  private:
+    // Of the stage in which this lane's part begins at `from`.
+    static DEV uint4 chunk(u32 from, u32 span, u32 step) {
+        return load_shared_16((step & 1 ? from ^ 64 : from) + step / 2 * PACKED_BOX_BYTES + span * PACKED_SPAN_BYTES);
     }
 };
 #endif

@@ -72,12 +72,16 @@ struct PlainResult {
     }
 };
 
-// In order of the warps, which is that of the depth.
+// Neighbours first, whose parts of the depth are neighbours.
 DEV f32 add_warps(const f32* sums) {
-    f32 v = sums[0];
+    f32 v[WORKER_WARPS];
 #pragma unroll
-    for (u32 i = 1; i < WORKER_WARPS; ++i) v += sums[i * WARP_SUMS];
-    return v;
+    for (u32 i = 0; i < WORKER_WARPS; ++i) v[i] = sums[i * WARP_SUMS];
+#pragma unroll
+    for (u32 step = 1; step < WORKER_WARPS; step *= 2)
+#pragma unroll
+        for (u32 i = 0; i + step < WORKER_WARPS; i += 2 * step) v[i] += v[i + step];
+    return v[0];
 }
 
 // Where result number `i` of this block goes; `column` is where it is in the product.
@@ -104,7 +108,8 @@ struct SumsOfFew {
     static_assert((WARP_SUMS - END) * sizeof(f32) == WARP * CHUNK_BYTES, "what is left has a chunk for each lane");
 
     DEV static bool are(const StreamSchedule& s) { return s.plain & PLAIN_FEW; }
-    DEV static f32* sums(u32 taken) { return reinterpret_cast<f32*>(shared_memory + STAGING_AT) + (2 + taken % 2) * WARP; }
+    // Where the first warp's are, from the start of the staging.
+    DEV static u32 sums(u32 taken) { return (2 + taken % 2) * WARP; }
     // A warp of workers has left its sums.
     DEV static void summed(u32 taken) { named_barrier_arrive(FEW_BARRIER + taken % 2, WORKER_THREADS + WARP); }
     // Waits until the sums before the last ones are no longer needed.
@@ -118,10 +123,13 @@ struct SumsOfFew {
         u32 column;
         PlainResult result = plain_result(w, s, s.unit, lane, column);
         if (go) result.fetch(args, column);
+        // Worked out before the sums are there.
+        const u32 from = anew(sums(taken) + lane), next = anew(1u << s.plain / 2 % 4);
         named_barrier(FEW_BARRIER + taken % 2, WORKER_THREADS + WARP);
         if (go) {
-            const u32 bits = result.exists ? result.finish<false>(result.alpha * add_warps(sums(taken) + lane), args) : 0;
-            result.store(bits, 1u << s.plain / 2 % 4, args.out());
+            const f32* const all = reinterpret_cast<const f32*>(shared_memory + STAGING_AT);
+            const u32 bits = result.exists ? result.finish<false>(result.alpha * add_warps(all + from), args) : 0;
+            result.store(bits, next, args.out());
         }
         __syncwarp();
 #pragma unroll 1
@@ -135,8 +143,9 @@ template <class Way> struct PlainStream {
     // The present work, and those behind it that are like it; others know that they are done, or will.
     static DEV_CALL void run() {
         u32 taken = Kept::taken();
-        do execute(taken);
-        while (goes_on(taken));
+        bool said;
+        do said = execute(taken);
+        while (goes_on(taken, said));
     }
 
   private:
@@ -144,25 +153,29 @@ template <class Way> struct PlainStream {
     using Panels = typename Way::Chunks[Way::MOST_PANELS];
 
     static DEV const StreamSchedule& schedule(const Work& w) { return *reinterpret_cast<const StreamSchedule*>(w.detail); }
-    // Says that this warp is done with work `taken`, and takes up the next one if that is like it. All that this depends on is read
-    // at once: with a branch for each, this took a tenth of a small product.
-    static DEV bool goes_on(u32& taken) {
+    // Says that this warp is done with work `taken`, unless it has, and takes up the next one if that is like it. All that this depends
+    // on is read at once: with a branch for each, this took a tenth of a small product.
+    static DEV bool goes_on(u32& taken, bool said) {
         Shared& shared = Kept::shared();
         const StreamSchedule& present = schedule(shared.works[taken % WORKS]);
         const u32 half_floats = present.half_floats, plain = present.plain, next = taken + 1;
-        if (plain & PLAIN_FEW) SumsOfFew::summed(taken);
-        else warp_arrive(&shared.done[taken % WORKS]);
+        if (!said) {
+            if (plain & PLAIN_FEW) SumsOfFew::summed(taken);
+            else warp_arrive(&shared.done[taken % WORKS]);
+        }
         wait_phase(&shared.decoded[next % WORKS], next / WORKS % 2);
         const Work& w = shared.works[next % WORKS];
         const StreamSchedule& s = schedule(w);
-        const u32 differs = w.last | (w.path ^ PATH_STREAM) | (s.unit ^ Way::UNIT) | (s.half_floats ^ half_floats) | ((s.plain ^ plain) & (PLAIN_FEW | 1));
+        const u32 differs = w.last | (w.path ^ PATH_STREAM) | (s.unit ^ Way::UNIT) | (s.half_floats ^ half_floats) | ((s.plain ^ plain) & (PLAIN_FEW | 1)) |
+                            (Way::ONE_PANEL ? s.panels ^ 1 : 0);
         if (__shfl_sync(0xffffffffu, differs, 0)) return false;  // all lanes go one way
         Kept::place().taken = taken = next;
         return true;
     }
 
-    // A call: what is the same for all of them would be kept in registers, of which there are too few.
-    static DEV_CALL void execute(u32 taken) {
+    // A call: what is the same for all of them would be kept in registers, of which there are too few. Gives whether it has said that
+    // this warp is done.
+    static DEV_CALL bool execute(u32 taken) {
         Workers me;
         Shared& shared = Kept::shared();
         const Work& w = shared.works[taken % WORKS];
@@ -173,7 +186,7 @@ template <class Way> struct PlainStream {
         const u32 more = w.tiles - each * blocks, count = each + (block < more);
         if (block >= blocks) {
             me.wait_ready();
-            return;
+            return false;
         }
         const Way way(s, warp, lane);
         wait_phase(&shared.placed[taken % WORKS], taken / WORKS % 2);
@@ -189,11 +202,13 @@ template <class Way> struct PlainStream {
         if (few && !norm) SumsOfFew::wait_for_sums(shared, taken);
         else wait_done_before(shared, taken);
         if (norm) {
-            if (!(s.half_floats ? normalise_rows<DTYPE_F16>(s, rows) : normalise_rows<DTYPE_BF16>(s, rows))) return;
+            if (!(s.half_floats ? normalise_rows<DTYPE_F16>(s, rows) : normalise_rows<DTYPE_BF16>(s, rows))) return false;
         } else if (!few || !takes) {  // else what is multiplied comes by itself, and the waiter does the rest
             wait_phase(&shared.ready[taken % WORKS], taken / WORKS % 2);
-            if (!static_cast<const volatile Work&>(w).go) return;
+            if (!static_cast<const volatile Work&>(w).go) return false;
         }
+        // Where this warp's sums go, worked out before it waits for what it multiplies.
+        const u32 own = anew((few ? SumsOfFew::sums(taken) : 0) + warp * WARP_SUMS), own_lane = anew(Way::place(rows, lane));
         Panels a;
         const u32 panels = way.panels(s), turned = Rows::turned_of(lane);
         if (Way::MOST_PANELS != 1) each_chunk(a, Way::MOST_PANELS, [](typename Rows::Chunk& chunk, u32) { chunk = {}; });  // none is undefined
@@ -202,20 +217,26 @@ template <class Way> struct PlainStream {
         else load(a, source, panels, turned);
         each_chunk(a, Way::MOST_PANELS, [&](typename Rows::Chunk& chunk, u32) { Rows::choose(chunk, turned); });
 
-        f32* const sums = few ? SumsOfFew::sums(taken) : reinterpret_cast<f32*>(shared_memory + STAGING_AT);
+        f32* const sums = reinterpret_cast<f32*>(shared_memory + STAGING_AT);
+        u32 unit = 0;
 #pragma unroll 1
-        for (u32 unit = 0; unit < count; unit += Way::UNITS) {
+        for (;;) {
             typename Way::Sums sum = {};
 #pragma unroll
             for (u32 k = 0; k < Way::MOST_PANELS; ++k) {
-                if (Way::MOST_PANELS != 1 && k >= panels) break;
-                const bool two = way.two(count - unit, k);
-                if (unit + k) way.load(b, me, two);
-                way.multiply(sum, b, a[k], two);
+                way.multiply(sum, b, a[k], way.two(count - unit, k));
+                if (k + 1 == Way::MOST_PANELS || k + 1 == panels) break;
+                way.load(b, me, way.two(count - unit, k + 1));
             }
-            way.store(sums + warp * WARP_SUMS + unit * Way::UNIT * rows, sum, rows, count - unit, lane);
+            way.store(sums + own + own_lane + unit * Way::UNIT * rows, sum, rows, count - unit, lane);
+            unit += Way::UNITS;
+            if (unit >= count) break;
+            way.load(b, me, way.two(count - unit, 0));
         }
-        if (few) return;
+        if (few) {
+            SumsOfFew::summed(taken);
+            return true;
+        }
         u32 column;
         PlainResult result = plain_result(w, s, Way::UNIT, thread, column);
         result.fetch(args, column);
@@ -227,6 +248,7 @@ template <class Way> struct PlainStream {
             bits = result.finish<true>(v, args);
         }
         result.store(bits, rows, args.out());
+        return false;
     }
 
     // f(chunk, depth) for what this lane has of a.
