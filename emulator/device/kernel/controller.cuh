@@ -35,7 +35,7 @@ struct Controller {
     // Fills in what `w` waits for; the targets are those of this point in program order.
     DEV void gather_waits(Work& w, const Head& head) {
         const bool for_all = head.waits == WAIT_FOR_ALL;
-        if (for_all) drain(w.instruction);
+        if (for_all) drain(w.instruction, lane);
         const u32 counters = for_all ? 0 : head.waits;
         bool own = counters != 0;
         if (lane < counters) {
@@ -52,10 +52,11 @@ struct Controller {
         __syncwarp();
     }
 
-    // Waits here, in the controller, until everything before this point is done.
-    DEV void drain(u32 instruction) {
+    // Waits here, in the controller, until everything before this point is done. A call, as it is rare (`ask_anew`).
+    static DEV_CALL void drain(u32 instruction, u32 lane) {
+        Shared& shared = shared_state();
         for (u32 first = 0; first < COUNTERS; first += WARP) {
-            if (!wait_counters(launch, first + lane, shared.expected[first + lane], instruction)) return;
+            if (!wait_counters(*shared.launch, first + lane, shared.expected[first + lane], instruction)) return;
         }
     }
 
@@ -242,7 +243,7 @@ struct Controller {
         u32 at = 0;
 #ifdef DLA_RANKS
         at = resume(launch, shared.scalars, steps, lane);
-        if (at) fetcher.jump(launch, shared.images, at, lane);
+        if (at) fetcher.jump(at, lane);
 #endif
         while (at < launch.instructions) {
             // A long scalar loop waits for nobody, and still has to hear of a trap or an interrupt.
@@ -257,7 +258,7 @@ struct Controller {
             u32 next = at + 1;
             if (!step(w, head, next)) break;
             if (next == at + 1) fetcher.advance(launch, shared.images, head.ahead_begin, head.ahead_pieces, lane);
-            else fetcher.jump(launch, shared.images, next, lane);
+            else fetcher.jump(next, lane);
             at = next;
         }
         copy_async_wait<0>();

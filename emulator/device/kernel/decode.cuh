@@ -17,15 +17,9 @@ struct Fetcher {
         }
     }
     // Makes the image of instruction `index` the present one: after a jump.
-    DEV void jump(const Launch& launch, uint4* ring, u32 index, u32 lane) {
-        copy_async_wait<0>();  // what was asked for in vain must not land later
+    DEV void jump(u32 index, u32 lane) {
         at = 0;
-#pragma unroll
-        for (u32 i = 0; i < IMAGES_AHEAD; ++i) {  // the plan pads the table by as many
-            const uint2 place = __ldg(reinterpret_cast<const uint2*>(launch.image_places) + index + i);
-            ask(launch, ring + i * IMAGE_PIECES, place.x, place.y, lane);
-        }
-        arrive();
+        ask_anew(index, lane);
     }
     // The same for the instruction behind the present one, in whose place comes another one, of which its head tells.
     DEV void advance(const Launch& launch, uint4* ring, u32 ahead_begin, u32 ahead_pieces, u32 lane) {
@@ -41,6 +35,17 @@ struct Fetcher {
     }
 
   private:
+    // A call, so that the code that a launch fetches first lies together.
+    DEV_CALL static void ask_anew(u32 index, u32 lane) {
+        Shared& shared = shared_state();
+        copy_async_wait<0>();  // what was asked for in vain must not land later
+#pragma unroll
+        for (u32 i = 0; i < IMAGES_AHEAD; ++i) {  // the plan pads the table by as many
+            const uint2 place = __ldg(reinterpret_cast<const uint2*>(shared.launch->image_places) + index + i);
+            ask(*shared.launch, shared.images + i * IMAGE_PIECES, place.x, place.y, lane);
+        }
+        arrive();
+    }
     DEV static void ask(const Launch& launch, uint4* place, u32 begin, u32 pieces, u32 lane) {
         const uint4* const image = reinterpret_cast<const uint4*>(launch.images) + (begin + lane);
 #pragma unroll

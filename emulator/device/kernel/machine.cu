@@ -140,7 +140,7 @@ extern "C" __global__ void __launch_bounds__(WARP, 1) dla_prepare(const __grid_c
     __syncwarp();
     Fetcher fetcher;
     for (u32 at = blockIdx.x; at < launch.instructions; at += gridDim.x) {
-        fetcher.jump(launch, shared.images, at, lane);
+        fetcher.jump(at, lane);
         Work& w = shared.works[0];
         const Head head(shared.images);
         decode(shared.scalars, shared.images, head, w, at, lane);
