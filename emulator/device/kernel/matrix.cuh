@@ -59,6 +59,7 @@ struct Truncated {
 // What tensor cores multiply, and how much of the depth at a time.
 struct Bf16 {
     using Element = Bits16;
+    static constexpr bool HALF_FLOATS = false;
     static constexpr u32 DEPTH = 16;
     static DEV void multiply(f32 (&d)[4], const u32 (&a)[4], u32 b0, u32 b1) { mma_bf16(d, a, b0, b1); }
     static DEV u32 pack(f32 low, f32 high) { return pack_bf16(low, high); }
@@ -66,6 +67,7 @@ struct Bf16 {
 };
 struct F16 {
     using Element = Bits16;
+    static constexpr bool HALF_FLOATS = true;
     static constexpr u32 DEPTH = 16;
     static DEV void multiply(f32 (&d)[4], const u32 (&a)[4], u32 b0, u32 b1) { mma_f16(d, a, b0, b1); }
     static DEV u32 pack(f32 low, f32 high) { return pack_f16(low, high); }

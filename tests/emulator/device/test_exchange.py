@@ -217,6 +217,33 @@ main:
 
 
 @on_cpu
+def test_products_of_both_types_follow_each_other():
+    """Each has code of its own, which a warp leaves for the other."""
+    head = """
+.input x : bf16[1, 64]
+.input w : bf16[64, 64]
+.input u : f16[1, 64]
+.input v : f16[64, 64]
+.scratch a : bf16[1, 64]
+.scratch b : f16[1, 64]
+.output y : bf16[1, 64]
+.output z : f16[1, 64]
+main:
+"""
+    order = ("a, x, w", "b, u, v", "y, a, w", "z, b, v", "a, y, w", "b, z, v", "z, b, v", "y, a, w")
+    program = assemble(head + "".join(f"    GEMM {operands}.T\n" for operands in order) + "    HALT\n")
+    rng = np.random.default_rng(0)
+    inputs = {
+        t.name: (rng.standard_normal(t.descriptor.bounds) / 8).astype(t.descriptor.dtype.numpy)
+        for t in program.in_segment(Segment.INPUT)
+    }
+    session = CpuSession(program, hopper=True)
+    results = [session.run(inputs) for session.seed in range(8)]
+    assert len({r.outputs["y"].tobytes() + r.outputs["z"].tobytes() for r in results}) == 1
+    assert all(c.ok for c in compare(program, inputs, results[0]))
+
+
+@on_cpu
 @pytest.mark.parametrize("checked", [False, True], ids=["", "checked"])
 def test_products_of_all_kinds_follow_each_other(checked):
     """Packed, across, and what is no product: in whatever order warps come, in the checked build as well."""

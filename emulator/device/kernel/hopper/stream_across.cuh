@@ -65,7 +65,7 @@ template <u32 WIDTH, u32 GROUPS> struct AcrossStream {
     static constexpr u32 LINE = WIDTH * 2;  // bytes: as wide as its swizzle
     static constexpr u32 UNIT = WIDTH, UNITS = 1, SPAN = ACROSS_GRANULES * GRANULE_BYTES / LINE, SPANS = 2 / GROUPS;
     static constexpr u32 STEPS = SPAN / WORKER_WARPS / 32, TILES = WIDTH / 16, PANELS = TILES * GROUPS, MOST_PANELS = PANELS;
-    static constexpr bool SPREAD = true, EARLY = true, ONE_PANEL = false;
+    static constexpr bool SPREAD = true, EARLY = true;
     static_assert(WIDTH * GROUPS * 8 <= WORKER_THREADS, "each thread finishes one sum");
     using Rows = AcrossRows<GROUPS>;
     using Sums = f32[2][TILES][GROUPS][4];           // [half of a step]
@@ -81,6 +81,7 @@ template <u32 WIDTH, u32 GROUPS> struct AcrossStream {
         const u32 chunk = lane >> 1 & 3, line = chunk * 8 + (chunk ^ lane >> 4) * 2 + (lane & 1);
         at = warp * (STEPS * 32 * LINE) + swizzled(line * LINE + (lane >> 3 & 1) * 16);
     }
+    static DEV u32 differs(const StreamSchedule&) { return 0; }
     DEV u32 panels(const StreamSchedule&) const { return (stages + SPANS - 1) / SPANS; }
     DEV bool two(u32, u32 panel) const { return SPANS == 2 && 2 * panel + 1 < stages; }
 

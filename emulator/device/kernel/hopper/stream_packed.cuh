@@ -24,6 +24,7 @@ DEV u32 stream_column(u32 lane) { return (lane >> 3) | (lane >> 2 & 1) << 2; }
 // and 3 as row g + 8. Row m of a stands in column 2 m with words 0 and 2, and in column 2 m + 1 with words 1 and 3.
 template <class T> struct FewRows {
     static constexpr u32 PANELS = 2, MOST_PANELS = 4;  // of a, that PlainStream keeps
+    static constexpr bool HALF_FLOATS = T::HALF_FLOATS;
     static constexpr bool EARLY = true;
     struct Chunk {
         u32 words[2];
@@ -90,7 +91,7 @@ template <class T> struct ManyRows {
 template <class R, bool ONE = false> struct PackedStream {
     static constexpr u32 UNIT = PACKED_UNIT, UNITS = 2, SPAN = PACKED_SPAN, SPANS = 2, PANELS = R::PANELS, MOST_PANELS = ONE ? 1 : R::MOST_PANELS;
     static constexpr u32 STEPS = SPAN / WORKER_WARPS / 32;  // one chunk each
-    static constexpr bool SPREAD = false, EARLY = R::EARLY, ONE_PANEL = ONE;
+    static constexpr bool SPREAD = false, EARLY = R::EARLY;
     using Rows = R;
     using Sums = f32[2][2][4];            // [unit]
     using Weights = uint4[2][2][STEPS];   // [unit][span][step]
@@ -102,6 +103,8 @@ template <class R, bool ONE = false> struct PackedStream {
         const u32 column = stream_column(lane);
         at = warp * (STEPS / 2 * PACKED_BOX_BYTES) + column * 128 + (((lane & 3) ^ column) << 4);
     }
+    // Whether a plain product of packed columns cannot go this way: 0, or not.
+    static DEV u32 differs(const StreamSchedule& s) { return (s.half_floats ^ R::HALF_FLOATS) | (ONE ? s.panels ^ 1 : 0); }
     DEV u32 panels(const StreamSchedule& s) const { return s.panels; }
     // Whether there are two stages to load at once, where so many units are left.
     DEV bool two(u32 units, u32) const { return units > 1; }

@@ -154,20 +154,21 @@ template <class Way> struct PlainStream {
 
     static DEV const StreamSchedule& schedule(const Work& w) { return *reinterpret_cast<const StreamSchedule*>(w.detail); }
     // Says that this warp is done with work `taken`, unless it has, and takes up the next one if that is like it. All that this depends
-    // on is read at once: with a branch for each, this took a tenth of a small product.
+    // on is read at once: with a branch for each, this took a tenth of a small product. Once all have said that they are done with a
+    // work, its slot may be another one's.
     static DEV bool goes_on(u32& taken, bool said) {
         Shared& shared = Kept::shared();
-        const StreamSchedule& present = schedule(shared.works[taken % WORKS]);
-        const u32 half_floats = present.half_floats, plain = present.plain, next = taken + 1;
+        const u32 next = taken + 1;
+        u32 plain = PLAIN_FEW | 1;
         if (!said) {
+            plain = schedule(shared.works[taken % WORKS]).plain;
             if (plain & PLAIN_FEW) SumsOfFew::summed(taken);
             else warp_arrive(&shared.done[taken % WORKS]);
         }
         wait_phase(&shared.decoded[next % WORKS], next / WORKS % 2);
         const Work& w = shared.works[next % WORKS];
         const StreamSchedule& s = schedule(w);
-        const u32 differs = w.last | (w.path ^ PATH_STREAM) | (s.unit ^ Way::UNIT) | (s.half_floats ^ half_floats) | ((s.plain ^ plain) & (PLAIN_FEW | 1)) |
-                            (Way::ONE_PANEL ? s.panels ^ 1 : 0);
+        const u32 differs = w.last | (w.path ^ PATH_STREAM) | (s.unit ^ Way::UNIT) | Way::differs(s) | ((s.plain ^ plain) & (PLAIN_FEW | 1));
         if (__shfl_sync(0xffffffffu, differs, 0)) return false;  // all lanes go one way
         Kept::place().taken = taken = next;
         return true;
