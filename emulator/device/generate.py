@@ -90,8 +90,12 @@ template <class Handler, class Args>
 DEV auto run_for(const Args& args, u32 tile, const Block& block, int) -> decltype(static_cast<void>(Handler::BEGINS)) {
     Handler::run(args, tile, block);
 }
-template <class Handler, class Args> DEV void run_for(const Args& args, u32 tile, const Block& block, long) {
+// A call: what most instructions of a program do not need is not to lie between what finds a handler.
+template <class Handler, class Args> DEV_CALL void begin_and_run(const Args& args, u32 tile, const Block& block) {
     if (block.begin()) Handler::run(args, tile, block);
+}
+template <class Handler, class Args> DEV void run_for(const Args& args, u32 tile, const Block& block, long) {
+    begin_and_run<Handler>(args, tile, block);
 }"""
 
 

@@ -30,17 +30,15 @@ template <u32 N, class F> DEV void map_single(const Streams<N>& all, u32 single,
 // As map_vectors, which see, where all.few().
 template <u32 N, class F> DEV void map_few(const Work& w, u32 tile, const Block& block, F f) {
     constexpr u32 AXES = Merged<N>::AXES;
-    const Streams<N> all(w);
     const u32 unit = tile * WORKER_THREADS + block.thread_in_turn();
+    if (unit - block.lane() >= Merged<N>::of(w).count()) return block.end();  // as the warps that have units say when all before is done
+    const Streams<N> all(w);
     const bool mine = unit < all.count(), whole = unit < all.units;
-    const u32 first_lane = unit - block.lane();
-    char* at[N] = {};
-    if (first_lane < all.count()) {
-        const auto here = all.rows() == 1 ? typename Merged<N>::Place{unit, 0, 0, 0} : all.template place<AXES>(unit);
+    const auto here = all.rows() == 1 ? typename Merged<N>::Place{unit, 0, 0, 0} : all.template place<AXES>(unit);
+    char* at[N];
 #pragma unroll
-        for (u32 k = 0; k < N; ++k)
-            at[k] = whole ? all.template at<AXES>(k, here) : element(all.tensors[k], all.single(k, unit - all.units));
-    }
+    for (u32 k = 0; k < N; ++k)
+        at[k] = whole ? all.template at<AXES>(k, here) : element(all.tensors[k], all.single(k, unit - all.units));
     if (block.begin() && mine) {
         RawVector raw[N - 1];
 #pragma unroll

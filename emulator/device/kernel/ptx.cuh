@@ -22,6 +22,12 @@ DEV u32 thread_index_anew() {
     asm volatile("mov.u32 %0, %%tid.x;" : "=r"(t));
     return t;
 }
+// The launch's blocks, likewise.
+DEV u32 blocks_anew() {
+    u32 n;
+    asm volatile("mov.u32 %0, %%nctaid.x;" : "=r"(n));
+    return n;
+}
 // The start of the block's dynamic shared memory, as a generic address, worked out anew.
 extern __shared__ __align__(1024) char shared_memory[];
 DEV char* shared_memory_anew() {
@@ -208,6 +214,11 @@ DEV void store_there(u32 to, uint4 v, u32 barrier) {
 DEV void warp_arrive(u64* b) {
     __syncwarp();
     if (thread_index_anew() % WARP < ARRIVING_LANES) mbarrier_arrive(b);
+}
+// The same for a warp that knows its lanes.
+DEV void warp_arrive(u64* b, u32 lane) {
+    __syncwarp();
+    if (lane < ARRIVING_LANES) mbarrier_arrive(b);
 }
 // Arrives, and tells the barrier to wait for so many bytes of copies.
 DEV void mbarrier_arrive_expect(u64* b, u32 bytes) {

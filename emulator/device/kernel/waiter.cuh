@@ -9,16 +9,17 @@ DEV void run_waiter(const Launch& launch, Shared& shared, u32 lane) {
         wait_phase(&shared.decoded[slot], taken / WORKS % 2);
         Work& w = shared.works[slot];
         if (w.last) return;
-        const bool ok = w.follows_own || wait_for(launch, w, lane);
-        if (lane == 0) {
-            if (!ok) stop(shared);
-            w.go = ok && !stopped(shared);
-            Tracing::ready(w);
-        }
 #ifdef HOPPER
         const bool finishes = HopperStream::is_finished_here(w);  // asked before the others can be done with it, and its slot be another's
 #endif
-        warp_arrive(&shared.ready[slot]);
+        if (lane == 0) w.go = !stopped(shared);
+        // Between the last counter and the barrier there is nothing else: every instruction of a chain waits for it.
+        if (!w.follows_own && !wait_for(launch, w, lane) && lane == 0) {
+            stop(shared);
+            w.go = 0;
+        }
+        if (lane == 0) Tracing::ready(w);
+        warp_arrive(&shared.ready[slot], lane);
 #ifdef HOPPER
         if (finishes) SumsOfFew::finish(w, taken, lane);
 #endif
@@ -45,11 +46,13 @@ DEV void run_signaller(const Launch& launch, Shared& shared, u32 lane) {
             prefetch_code(launch, lane);
             asked = now;
         }
+        const bool tells = lane == 0 && w.signal != COUNTERS;
+        u32* const counter = shared.counters + w.signal;
         const u64 loaded = lane == 0 ? Tracing::loaded(launch, shared, w, taken) : 0;
         wait_phase(&shared.done[slot], parity);
         const u64 done = Tracing::now();
         // The barrier orders every worker's stores before this one thread's release.
-        if (lane == 0 && w.go && w.signal != COUNTERS && !stopped(shared)) add_release(shared.counters + w.signal, 1);
+        if (tells && !stopped(shared)) add_release(counter, 1);
         if (lane == 0) Tracing::signalled(launch, taken, w, loaded, done);
         wait_phase(&shared.placed[slot], parity);  // handlers without scratch memory do not: so that each phase has been waited for
         warp_arrive(&shared.free[slot]);

@@ -54,6 +54,12 @@ struct NextWork {
     DEV NextWork(u32 number, u32 its_way) : taken(number), way(its_way) {}
 };
 
+constexpr u32 MORE_TILES = 1, HAS_SCRATCH = 2, HAS_SAID = 4;
+// What a warp does behind a tile.
+DEV u32 behind_tile(bool more, bool scratch, bool said) {
+    return of_first_lane((more ? MORE_TILES : 0) | (scratch ? HAS_SCRATCH : 0) | (said ? HAS_SAID : 0));
+}
+
 // Executes works from `next` on as long as they are handlers', which wait until they may begin (run_tile in
 // emulator/device/generate.py); gives the one that is not. A call: what the loop over all works keeps in local memory is not
 // read between two of these, as it would be behind a branch.
@@ -61,20 +67,19 @@ DEV_CALL NextWork run_generic_works(NextWork next) {
     const Block block;
     while (next.way == PATH_GENERIC) {
         take_up(next.taken);
-        u32 taken, scratch, end;
+        u32 taken, what;
         for (;;) {
             run_tile(Kept::shared().works[Kept::taken() % WORKS], Kept::place().tile, block);
             volatile WorkerPlace& place = Kept::place();
-            const u32 tile = place.tile + gridDim.x, tiles = place.tiles;  // all are read at once
+            const u32 tile = place.tile + gridDim.x;  // all are read at once
             taken = place.taken;
-            scratch = place.scratch;
-            end = place.end;
-            if (tile >= tiles) break;
+            what = behind_tile(tile < place.tiles, place.scratch != STAGING_AT, place.end == HAS_ENDED);
+            if (!(what & MORE_TILES)) break;
             block.sync();  // the tiles share their scratch memory
             place.tile = tile;
         }
-        if (scratch != STAGING_AT) release_scratch(taken);
-        next = NextWork::behind(taken, end == HAS_ENDED);
+        if (what & HAS_SCRATCH) release_scratch(taken);
+        next = NextWork::behind(taken, what & HAS_SAID);
     }
     return next;
 }

@@ -120,6 +120,39 @@ def test_dependent_instructions_are_ordered_within_and_across_blocks(n, hopper):
         np.testing.assert_array_equal(session.run({}).outputs["y"], np.full(n, expected, np.float32))
 
 
+ONE_WARP = """
+.output y : f32[2048]
+.output s : f32[8]
+main:
+    FILL y, 1.0
+    FILL s, 0.0
+    LOOP s1, 6
+    EW.add s, s, y[0:8]
+    EW.add s, s, y[2040:2048]
+    EW.mul s, s, 0.5
+    EW.add y, y, 1.0
+    COPY y[0:8], s
+    ENDLOOP
+    HALT
+"""
+
+
+@BUILDS
+@pytest.mark.parametrize("seed", range(6))
+def test_warps_without_work_go_ahead_of_the_one_that_has_some(seed, hopper):
+    """Small instructions are one warp's, in turns with some that are all warps' and need what it makes."""
+    session = CpuSession(assemble(ONE_WARP), hopper=hopper)
+    session.seed = seed
+    y, s = np.ones(2048, np.float32), np.zeros(8, np.float32)
+    for _ in range(6):
+        s = (s + y[:8] + y[2040:]) * np.float32(0.5)
+        y += 1
+        y[:8] = s
+    outputs = session.run({}).outputs
+    np.testing.assert_array_equal(outputs["y"], y)
+    np.testing.assert_array_equal(outputs["s"], s)
+
+
 def test_a_counter_that_never_arrives_ends_the_run():
     """Every wait ends, and the next run is right."""
     session = CpuSession(assemble(CHAIN.format(n=20000)), hopper=True)

@@ -220,7 +220,7 @@ struct HopperGemm {
         prefetch_map(p.map(p.schedule().b_map));
         OperandLoader<BATCHES> a(p, 0), b(p, 1);
 #pragma unroll 1
-        for (u32 item = p.work.first_tile; item < p.work.tiles; item += gridDim.x) {
+        for (u32 item = p.work.first_tile; item < p.work.tiles; item += blocks_anew()) {
             const ProductItem at = p.item(item);
             a.begin(p, 0, at);
             b.begin(p, 1, at);

@@ -17,6 +17,7 @@ INLINED char* shared_at(u32 address) {
 template <class T> const T& in_shared(const T& v) { shared_address(&v); return v; }
 inline char* in_global(char* p) { return p; }
 inline u32 thread_index_anew() { return threadIdx.x; }
+inline u32 blocks_anew() { return gridDim.x; }
 inline char* shared_memory_anew() { return shared_memory; }
 template <class T> inline T yielded(const T* p, const char* where) { yield_(where); return *p; }
 inline u32 load_acquire(const u32* p) { return yielded(p, "a counter"); }
@@ -92,7 +93,8 @@ inline void mbarrier_arrive(u64* b) {
     m.settle();
 }
 // Others may go on before this warp does.
-inline void warp_arrive(u64* b) { warp_barrier(); if (lane_() < ARRIVING_LANES) mbarrier_arrive(b); yield_("others"); }
+inline void warp_arrive(u64* b, u32 lane) { warp_barrier(); if (lane < ARRIVING_LANES) mbarrier_arrive(b); yield_("others"); }
+inline void warp_arrive(u64* b) { warp_arrive(b, lane_()); }
 inline void mbarrier_arrive_expect(u64* b, u32 bytes) { Mbarrier& m = barrier_at(b); m.bytes = m.bytes + bytes; mbarrier_arrive(b); }
 // The other block of the pair, for a moment.
 struct Peer {
