@@ -79,3 +79,20 @@ struct Workers {
     // The 2 KB of store staging that a warp has, in the shared window, 1024-byte aligned.
     DEV u32 staging() const { return shared_address(shared_memory) + STAGING_AT + warp() * (STAGING_BYTES / WORKER_WARPS); }
 };
+
+// How a warp says that it is done with a work, behind its last tile. Known before the main loop: everybody waits for what is worked out
+// behind it.
+struct LastTile {
+    u64* done;  // where it says so
+    u32 lane;
+    bool is_last;
+
+    DEV LastTile(const Workers& me, u32 item)
+        : done(&Kept::shared().done[Kept::taken() % WORKS]), lane(me.lane()), is_last(item + gridDim.x >= me.work().tiles) {}
+    // Called by a warp that does not touch the tile any more. Whether the others know that it is done with the work; then it does
+    // not touch that, either: its slot may soon be another one's.
+    DEV bool said() const {
+        if (is_last) warp_arrive(done, lane);
+        return is_last;
+    }
+};

@@ -2,6 +2,12 @@
 #pragma once
 #include "paths.cuh"
 
+// The run is over: nobody is to begin with `w`. A call: it would lie in the way.
+DEV_CALL void give_up(Work& w) {
+    stop(shared_state());
+    w.go = 0;
+}
+
 // The waiter: one warp waits for what each work depends on, while the workers are still busy with the one before.
 DEV void run_waiter(const Launch& launch, Shared& shared, u32 lane) {
     for (u32 taken = 0;; ++taken) {
@@ -14,10 +20,7 @@ DEV void run_waiter(const Launch& launch, Shared& shared, u32 lane) {
 #endif
         if (lane == 0) w.go = !stopped(shared);
         // Between the last counter and the barrier there is nothing else: every instruction of a chain waits for it.
-        if (!w.follows_own && !wait_for(launch, w, lane) && lane == 0) {
-            stop(shared);
-            w.go = 0;
-        }
+        if (!w.follows_own && !wait_for(launch, w, lane)) give_up(w);
         if (lane == 0) Tracing::ready(w);
         warp_arrive(&shared.ready[slot], lane);
 #ifdef HOPPER
@@ -52,7 +55,8 @@ DEV void run_signaller(const Launch& launch, Shared& shared, u32 lane) {
         wait_phase(&shared.done[slot], parity);
         const u64 done = Tracing::now();
         // The barrier orders every worker's stores before this one thread's release.
-        if (tells && !stopped(shared)) add_release(counter, 1);
+        // What is added depends on the lane, as far as the compiler knows: else it would ask first which lanes are here.
+        if (tells && !stopped(shared)) add_release(counter, anew(lane) + 1);
         if (lane == 0) Tracing::signalled(launch, taken, w, loaded, done);
         wait_phase(&shared.placed[slot], parity);  // handlers without scratch memory do not: so that each phase has been waited for
         warp_arrive(&shared.free[slot]);

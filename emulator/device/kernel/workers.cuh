@@ -100,39 +100,39 @@ DEV void work() {
                 begin_hot(next.taken);
                 Workers workers;
                 HopperGemm::run(workers);
-                next = NextWork::behind(Kept::taken());
+                next = NextWork::behind(Kept::taken(), HopperGemm::has_said());
                 break;
             }
             case PRODUCT_HALVES: {
                 begin_hot(next.taken);
                 Workers workers;
                 workers.wait_placed();
-                HopperGemm::Halves::run<false>(workers);
-                next = NextWork::behind(Kept::taken());
+                const bool said = HopperGemm::Halves::run<false>(workers);
+                next = NextWork::behind(Kept::taken(), said);
                 break;
             }
             case PRODUCT_HALVES_TOGETHER: {
                 begin_hot(next.taken);
                 Workers workers;
                 workers.wait_placed();
-                HopperGemm::Halves::run<true>(workers);
-                next = NextWork::behind(Kept::taken());
+                const bool said = HopperGemm::Halves::run<true>(workers);
+                next = NextWork::behind(Kept::taken(), said);
                 break;
             }
             case PRODUCT_LOW: {
                 begin_hot(next.taken);
                 Workers workers;
                 workers.wait_placed();
-                run_low(workers);
-                next = NextWork::behind(Kept::taken());
+                const bool said = run_low(workers);
+                next = NextWork::behind(Kept::taken(), said);
                 break;
             }
             case PRODUCT_LOW_TOGETHER: {
                 begin_hot(next.taken);
                 Workers workers;
                 workers.wait_placed();
-                run_low_together(workers);
-                next = NextWork::behind(Kept::taken());
+                const bool said = run_low_together(workers);
+                next = NextWork::behind(Kept::taken(), said);
                 break;
             }
             case PRODUCT_BOXES: {

@@ -246,7 +246,7 @@ main:
 
 
 @pytest.mark.parametrize("dtype", ["bf16", "f16"])
-@pytest.mark.parametrize("tile", [Tile(128, 256), Tile(64, 128), Tile(64, 64)], ids=str)
+@pytest.mark.parametrize("tile", [Tile(128, 256), Tile(64, 128), Tile(64, 64), Tile(32, 64), Tile(16, 64)], ids=str)
 @cpu_machine.needs_compiler
 def test_every_epilogue_in_lines_stays_within_the_bound(monkeypatch, dtype, tile):
     """Rows that begin anywhere and end anywhere; activations and residuals, each by the code that is its own."""

@@ -180,9 +180,15 @@ struct HopperGemm {
             f32 sums[SUMS];
             EarlyBias bias{};
             if (!multiply_item(sums, bias, me)) return;
-            if (!finish(sums, bias, Lines::kept(), me)) break;
+            if (!finish(sums, bias, Lines::kept(), me)) return;
+            if (Kept::place().tile + gridDim.x >= Kept::place().tiles) {
+                say_done();
+                return;
+            }
         }
     }
+    // Whether this warp has told the others that it is done with the present work.
+    static DEV bool has_said() { return Kept::place().tiles == SAID; }
 
     // Takes piece `index` of the warp's part of the tile to the result. A call: it has registers of its own, and what it is given
     // stays in registers. Where it is was worked out before the main loop.
@@ -215,6 +221,13 @@ struct HopperGemm {
     static DEV_CALL void finish_glu_in_lines(PieceSums sums, Lines lines) { finish_lines_glu(sums.v, lines, Workers().staging(), Workers().lane()); }
 
   private:
+    static constexpr u32 SAID = ~0u;  // instead of a number of tiles
+    // Behind a warp's last tile, at once: on its way back to the loop over works it reads local memory.
+    static DEV void say_done() {
+        if (Rehearsal::is_on()) return;
+        warp_arrive(&Kept::shared().done[Kept::taken() % WORKS], Kept::lane());
+        Kept::place().tiles = SAID;
+    }
     template <bool BATCHES> static DEV void load_items(const HopperProducts& p, Loader& loader) {
         prefetch_map(p.map(p.schedule().a_map));
         prefetch_map(p.map(p.schedule().b_map));

@@ -32,28 +32,29 @@ struct LowPlace {
     DEV bool has(u32 flags) const { return (what & flags) != 0; }
     DEV u32 dtype() const { return what & Lines::HALF ? DTYPE_F16 : DTYPE_BF16; }
 
-    // Takes N finished sums of each lane, two in a word, to `lines` lines from `line` on.
-    template <bool ANYWHERE, u32 N> DEV void store(const u32 (&words)[N / 2], u32 line, u32 staging, u32 lane) const {
+    // Takes N finished sums of each lane, two in a word, to lines from `line` on, in whole chunks.
+    template <u32 N> DEV void store(const u32 (&words)[N / 2], u32 line, u32 staging, u32 lane) const {
         store_matrix_x4_transposed(staging + lane / 16 * (GROUP_ROWS * LOW_LINE) + lane % 8 * LOW_LINE + lane / 8 % 2 * CHUNK_BYTES,
                                    words[0], words[1], N > 4 ? words[N / 2 - 2] : 0, N > 4 ? words[N / 2 - 1] : 0);
         __syncwarp();
-        if (lane / 2 < N / 4 * GROUP_ROWS) store_chunk<ANYWHERE>(load_shared_16(staging + lane * CHUNK_BYTES), line + lane / 2, lane % 2 * GROUP_ROWS);
+        if (lane / 2 < N / 4 * GROUP_ROWS) store_chunk(load_shared_16(staging + lane * CHUNK_BYTES), line + lane / 2, lane % 2 * GROUP_ROWS);
+    }
+    // The same one by one: results that begin anywhere are of few columns, or few.
+    template <u32 N> DEV void store_each(const u32 (&words)[N / 2], u32 line, u32 lane) const {
+#pragma unroll
+        for (u32 i = 0; i < N; ++i) {
+            const u32 row = line + i / 4 * GROUP_ROWS + 2 * (lane % 4) + i % 2, column = i / 2 % 2 * GROUP_ROWS + lane / 4;
+            char* const p = to + static_cast<u64>(row) * pitch + column * 2;
+            if (row < rows && column < columns && is_in_result(p, 2)) *reinterpret_cast<u16*>(p) = static_cast<u16>(words[i / 2] >> i % 2 * 16);
+        }
     }
 
   private:
     // Eight columns of a line.
-    template <bool ANYWHERE> DEV void store_chunk(const uint4& chunk, u32 line, u32 column) const {
+    DEV void store_chunk(const uint4& chunk, u32 line, u32 column) const {
         if (line >= rows || column >= columns) return;
         char* const p = to + static_cast<u64>(line) * pitch + column * 2;
-        if (!ANYWHERE) {
-            if (is_in_result(p, CHUNK_BYTES)) *reinterpret_cast<uint4*>(p) = chunk;
-            return;
-        }
-        const u32 words[4] = {chunk.x, chunk.y, chunk.z, chunk.w};
-#pragma unroll
-        for (u32 k = 0; k < GROUP_ROWS; ++k) {
-            if (column + k < columns && is_in_result(p + k * 2, 2)) *reinterpret_cast<u16*>(p + k * 2) = static_cast<u16>(words[k / 2] >> k % 2 * 16);
-        }
+        if (is_in_result(p, CHUNK_BYTES)) *reinterpret_cast<uint4*>(p) = chunk;
     }
 };
 
@@ -81,7 +82,8 @@ template <u32 N> struct LowSums {
 #pragma unroll
         for (u32 k = 0; k < N; ++k) v[k] = KIND == Ending::GELU ? gelu(v[k]) : max_nan(v[k], bottom);
         pack_pairs(words, v, DTYPE_BF16);
-        place.store<false, N>(words, line, staging, lane);
+        if (KIND == Ending::ANYWHERE) place.store_each<N>(words, line, lane);
+        else place.store<N>(words, line, staging, lane);
     }
 };
 // All else. A call: it would lie in the way.
@@ -92,8 +94,8 @@ template <u32 N> DEV_CALL void finish_low(LowSums<N> sums, LowPlace place, u32 l
     if (place.has(Lines::RESIDUAL_LAST)) sums.add_residual(place.dtype());
     u32 words[N / 2];
     pack_pairs(words, sums.v, place.dtype());
-    if (place.has(Lines::ANYWHERE)) place.store<true, N>(words, line, staging, lane);
-    else place.store<false, N>(words, line, staging, lane);
+    if (place.has(Lines::ANYWHERE)) place.store_each<N>(words, line, lane);
+    else place.store<N>(words, line, staging, lane);
 }
 
 // A warp's part of a low tile: N sums of a lane at a time, in TURNS.
@@ -137,6 +139,7 @@ template <u32 N, u32 TURNS> struct LowPart {
         switch (place.what & (Lines::ENDING | Lines::HALF)) {
             case Lines::ending_as(0, Ending::PLAIN): sums.template finish<Ending::PLAIN>(place, turn * ROWS, staging, lane); break;
             case Lines::ending_as(0, Ending::GELU): sums.template finish<Ending::GELU>(place, turn * ROWS, staging, lane); break;
+            case Lines::ending_as(0, Ending::ANYWHERE): sums.template finish<Ending::ANYWHERE>(place, turn * ROWS, staging, lane); break;
             case Lines::ending_as(0, Ending::RESIDUAL): sums.template finish<Ending::RESIDUAL>(place, turn * ROWS, staging, lane); break;
             default: finish_low(sums, place, turn * ROWS, staging, lane);
         }
@@ -152,15 +155,16 @@ template <u32 ROWS, bool TOGETHER> struct LowTiles {
     static_assert(!TOGETHER || HALF <= HALF_SUMS, "there is room for the sums that the other block gives");
 
     // What does not depend on operands is worked out before they are waited for, and what else is needed behind the main loop is
-    // asked for before it.
-    static DEV void run(Workers& me) {
+    // asked for before it. Whether the others know that this warp is done with the work.
+    static DEV bool run(Workers& me) {
         const u32 warp = me.warp(), warpgroup = warp / 4;
 #pragma unroll 1
         for (u32 item = me.work().first_tile; item < me.work().tiles; item += gridDim.x) {
             const HopperProducts p(me.work());
             if (NORMALISES && p.norm()) put_channels();
             else meet_for_halves(warp);  // the other one is done with its staging, too: with the tile before
-            if (TOGETHER && !Together::begin<HALF>(warp, warp ^ WORKER_WARPS / 2)) return;
+            if (TOGETHER && !Together::begin<HALF>(warp, warp ^ WORKER_WARPS / 2)) return false;
+            const LastTile last(me, item);
             const ProductItem at = p.item(item);
             const u32 column = warp % 4 * LOW_COLUMNS, flags = p.schedule().flags, half = TOGETHER ? at.split : warpgroup;
             LowPart<OWN, TURNS> part(p, at, half * (SECOND * GROUP_ROWS), column);
@@ -175,7 +179,7 @@ template <u32 ROWS, bool TOGETHER> struct LowTiles {
             f32 sums[ROWS / 2];
             if (!multiply(sums, flags, layout, at.stages, warpgroup, me, before)) {
                 if (TOGETHER) Together::part();
-                return;
+                return false;
             }
             f32 mine[HALF], theirs[HALF];
 #pragma unroll
@@ -194,7 +198,9 @@ template <u32 ROWS, bool TOGETHER> struct LowTiles {
                 if (!TOGETHER) exchange_sums(now, turn_of(theirs, turn), me, at_staging);
                 part.finish(turn, now, me.staging() + at_staging, me.lane());
             }
+            if (last.said()) return true;
         }
+        return false;
     }
 
   private:
@@ -216,19 +222,19 @@ template <u32 ROWS, bool TOGETHER> struct LowTiles {
         return TileLayout{l.kind, l.granules, l.slices, l.right_offset, l.left_offset, l.right_slice, l.left_slice};
     }
 };
-DEV void run_low(Workers& me) {
+DEV bool run_low(Workers& me) {
     switch (HopperProducts(me.work()).schedule().tile_rows) {
-        case 16: LowTiles<16, false>::run(me); break;
-        case 32: LowTiles<32, false>::run(me); break;
-        case 48: LowTiles<48, false>::run(me); break;
-        default: LowTiles<72, false>::run(me); break;
+        case 16: return LowTiles<16, false>::run(me);
+        case 32: return LowTiles<32, false>::run(me);
+        case 48: return LowTiles<48, false>::run(me);
+        default: return LowTiles<72, false>::run(me);
     }
 }
-DEV void run_low_together(Workers& me) {
+DEV bool run_low_together(Workers& me) {
     switch (HopperProducts(me.work()).schedule().tile_rows) {
-        case 16: LowTiles<16, true>::run(me); break;
-        case 32: LowTiles<32, true>::run(me); break;
-        default: LowTiles<48, true>::run(me); break;
+        case 16: return LowTiles<16, true>::run(me);
+        case 32: return LowTiles<32, true>::run(me);
+        default: return LowTiles<48, true>::run(me);
     }
 }
 #endif

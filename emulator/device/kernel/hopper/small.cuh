@@ -14,14 +14,15 @@ template <class Products, class Part> struct TileHalves {
         return Lines{nullptr, 0, p.schedule().what}.ending() != Ending::CALLS;
     }
     // What does not depend on operands is worked out before they are waited for, and what else is needed behind the main loop is
-    // asked for before it. TOGETHER: the blocks of a pair share the depth.
-    template <bool TOGETHER> static DEV void run(Workers& me) {
+    // asked for before it. TOGETHER: the blocks of a pair share the depth. Whether the others know that this warp is done with the work.
+    template <bool TOGETHER> static DEV bool run(Workers& me) {
         const u32 warp = me.warp(), warpgroup = warp / 4;
 #pragma unroll 1
         for (u32 item = me.work().first_tile; item < me.work().tiles; item += gridDim.x) {
             meet_for_halves(warp);  // the other one is done with its staging, too: with the tile before, or a rehearsal
             const Products p(me.work());
-            if (TOGETHER && !Together::begin<HALF_SUMS>(warp, warp ^ WORKER_WARPS / 2)) return;
+            if (TOGETHER && !Together::begin<HALF_SUMS>(warp, warp ^ WORKER_WARPS / 2)) return false;
+            const LastTile last(me, item);
             const ProductTiles tiles = p.tiles();
             const ProductItem at = p.item(item);
             Part part(p, at, warp % 4);
@@ -39,14 +40,16 @@ template <class Products, class Part> struct TileHalves {
             f32 sums[PIECE_SUMS];
             if (!multiply(sums, flags, layout, at.stages, warpgroup, me, before)) {
                 if (TOGETHER) Together::part();
-                return;
+                return false;
             }
             HalfSums mine(sums, half);
             const HalfSums theirs(sums, !half);
             if (!TOGETHER) exchange_sums(mine.v, theirs.v, me);
             else if (!Together::join(mine.v, theirs.v)) continue;
             finish_half(mine.v, extras, lines, lines.ending(), me);
+            if (last.said()) return true;
         }
+        return false;
     }
 
   private:
