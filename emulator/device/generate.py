@@ -72,11 +72,17 @@ template <class Handler, class Args> DEV auto scratch_for(const Args& args, int)
     return Handler::scratch(args);
 }
 template <class Handler, class Args> DEV u32 scratch_for(const Args&, long) { return Handler::SCRATCH; }
+// Handlers that may have a unit for each thread, and for some none, say how many: warps without any leave the work out.
+template <class Handler, class Args> DEV auto units_for(const Args& args, int) -> decltype(Handler::units(args)) {
+    return Handler::units(args);
+}
+template <class Handler, class Args> DEV u32 units_for(const Args&, long) { return 0; }
 // Handlers that choose between ways keep what they measured in the detail of the work.
 template <class Handler, class Args>
 DEV auto prepare_for(const Args& args, Work& w, int)
     -> decltype(Handler::prepare(args, reinterpret_cast<typename Handler::Kept&>(w.detail))) {
     Handler::prepare(args, reinterpret_cast<typename Handler::Kept&>(w.detail));
+    w.units = units_for<Handler>(args, 0);
 }
 template <class Handler, class Args> DEV void prepare_for(const Args&, Work&, long) {}
 // Handlers whose first reads are known ahead of what the work waits for bring them to a cache.
@@ -90,7 +96,7 @@ template <class Handler, class Args>
 DEV auto run_for(const Args& args, u32 tile, const Block& block, int) -> decltype(static_cast<void>(Handler::BEGINS)) {
     Handler::run(args, tile, block);
 }
-// A call: what most instructions of a program do not need is not to lie between what finds a handler.
+// A call: inlined, it would lie between what finds the handlers of small networks.
 template <class Handler, class Args> DEV_CALL void begin_and_run(const Args& args, u32 tile, const Block& block) {
     if (block.begin()) Handler::run(args, tile, block);
 }

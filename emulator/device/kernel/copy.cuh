@@ -83,6 +83,10 @@ struct CopyHandler {
             default: return 0;
         }
     }
+    static DEV u32 units(const CopyArgs& args) {
+        const Kept& all = Kept::of(args.work);
+        return all.way == WAY_VECTORS ? all.one_each() : 0;
+    }
     static DEV u32 tiles(const CopyArgs& args) {
         const Kept& all = Kept::of(args.work);
         switch (all.way) {

@@ -114,6 +114,10 @@ struct EwHandler {
         const Kept& all = Kept::of(args.work);
         return all.way ? vector_scratch(all) : 0;
     }
+    static DEV u32 units(const EwArgs& args) {
+        const Kept& all = Kept::of(args.work);
+        return all.way ? all.one_each() : 0;
+    }
     static DEV u32 tiles(const EwArgs& args) {
         const Kept& all = Kept::of(args.work);
         return all.way ? all.tiles() : elementwise_tiles(args.out().elements());

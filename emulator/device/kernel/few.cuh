@@ -27,11 +27,10 @@ template <u32 N, class F> DEV void map_single(const Streams<N>& all, u32 single,
     store_float(all.tensors[0], element(all.tensors[0], all.single(0, single)), v[0][0][0]);
 }
 
-// As map_vectors, which see, where all.few().
+// As map_vectors, which see, where all.few(). Warps without a unit do not come here (NextWork).
 template <u32 N, class F> DEV void map_few(const Work& w, u32 tile, const Block& block, F f) {
     constexpr u32 AXES = Merged<N>::AXES;
     const u32 unit = tile * WORKER_THREADS + block.thread_in_turn();
-    if (unit - block.lane() >= Merged<N>::of(w).count()) return block.end();  // as the warps that have units say when all before is done
     const Streams<N> all(w);
     const bool mine = unit < all.count(), whole = unit < all.units;
     const auto here = all.rows() == 1 ? typename Merged<N>::Place{unit, 0, 0, 0} : all.template place<AXES>(unit);

@@ -38,6 +38,10 @@ struct GatherHandler {
         const Kept& all = Kept::of(args.work);
         return all.way == 0 || all.few() ? 0 : SCRATCH;
     }
+    static DEV u32 units(const GatherArgs& args) {
+        const Kept& all = Kept::of(args.work);
+        return all.way ? all.one_each() : 0;
+    }
     static DEV u32 tiles(const GatherArgs& args) {
         const Kept& all = Kept::of(args.work);
         return all.way ? all.tiles() : elementwise_tiles(args.out().elements());

@@ -155,6 +155,7 @@ extern "C" __global__ void __launch_bounds__(WARP, 1) dla_prepare(const __grid_c
         if (lane < PATH_DETAIL) image->detail[lane] = w.detail[lane];
         if (lane == 0) {
             image->tiles = tiles + 1;
+            image->units = w.units;
             image->granules = granules;
         }
     }

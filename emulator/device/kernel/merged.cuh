@@ -90,6 +90,8 @@ template <u32 N> struct __align__(16) Merged {
     DEV u32 count() const { return units + singles; }
     // No thread takes more than one unit.
     DEV bool few() const { return count() <= gridDim.x * WORKER_THREADS; }
+    // Units, where that is so; else 0.
+    DEV u32 one_each() const { return few() ? count() : 0; }
     DEV u32 rows() const { return size[1] * size[2] * size[3]; }
     DEV bool neighbours(u32 k) const { return dense >> k & 1; }
     DEV u32 tiles() const { return shared_tiles((count() + WORKER_THREADS - 1) / WORKER_THREADS); }

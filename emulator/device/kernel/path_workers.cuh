@@ -89,8 +89,8 @@ struct LastTile {
 
     DEV LastTile(const Workers& me, u32 item)
         : done(&Kept::shared().done[Kept::taken() % WORKS]), lane(me.lane()), is_last(item + gridDim.x >= me.work().tiles) {}
-    // Called by a warp that does not touch the tile any more. Whether the others know that it is done with the work; then it does
-    // not touch that, either: its slot may soon be another one's.
+    // Called by a warp that is done with the tile. Whether the others know now that it is done with the work: then the work's slot may
+    // be another one's soon, and the warp does not look there any more.
     DEV bool said() const {
         if (is_last) warp_arrive(done, lane);
         return is_last;

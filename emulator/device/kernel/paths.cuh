@@ -23,10 +23,11 @@ DEV u32 scratch_granules(const Work& w) {
     return bytes <= STAGING_BYTES ? 0 : (bytes + GRANULE_BYTES - 1) / GRANULE_BYTES;
 }
 
-// What workers switch on: of products, how these are made, which is asked for once (`prepare_path`); of others, their path.
+// What workers switch on: of products, how these are made, which is asked for once (`prepare_path`); of others, their path. NO_PART: whatever
+// it is, this warp has no part in it.
 constexpr u32 PRODUCT_TILES = PATH_HOST + 1, PRODUCT_HALVES = PRODUCT_TILES + 1, PRODUCT_HALVES_TOGETHER = PRODUCT_TILES + 2, PRODUCT_LOW = PRODUCT_TILES + 3;
 constexpr u32 PRODUCT_LOW_TOGETHER = PRODUCT_TILES + 4, PRODUCT_BOXES = PRODUCT_TILES + 5, PRODUCT_TALL = PRODUCT_TILES + 6, PRODUCT_FLOATS = PRODUCT_TILES + 7;
-constexpr u32 PRODUCT_TF32 = PRODUCT_TILES + 8, END_OF_WORK = PRODUCT_TILES + 9;
+constexpr u32 PRODUCT_TF32 = PRODUCT_TILES + 8, END_OF_WORK = PRODUCT_TILES + 9, NO_PART = PRODUCT_TILES + 10;
 
 #ifdef HOPPER
 DEV u32 way_of_product(const Work& w) {

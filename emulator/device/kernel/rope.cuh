@@ -37,6 +37,10 @@ struct RopeHandler {
         const Kept& all = Kept::of(args.work);
         return all.way == 0 || all.few() ? 0 : SCRATCH;
     }
+    static DEV u32 units(const RopeArgs& args) {
+        const Kept& all = Kept::of(args.work);
+        return all.way ? all.one_each() : 0;
+    }
     static DEV u32 tiles(const RopeArgs& args) {
         const Kept& all = Kept::of(args.work);
         return all.way ? all.tiles() : elementwise_tiles(Walk(args.x(), leading_axes(args.x(), 1)).count * items(args));

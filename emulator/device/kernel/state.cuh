@@ -54,7 +54,7 @@ struct __align__(16) Work : ImageHeader {
     u32 exchange;     // where its set of results that are taken as they come begins, in bytes
     u16 counters;     // to wait for, in front of wait_counter and wait_target
     u16 follows_own;  // what it depends on was done by this block's own workers, and nobody else
-    u32 go;           // set by the waiter: everything that it depends on is done, and nothing has gone wrong
+    u32 go;           // set by the waiter: everything that it depends on is done, and nothing had gone wrong before it waited
     RingPlace place;  // set by the loader: where its first stage lies
     u32 wait_target[MAX_WAITS];
 
@@ -96,7 +96,7 @@ struct Scalars {
 struct WorkerPlace {
     u32 taken;    // works done
     u32 tile;     // of the present one
-    u32 tiles;    // of all blocks
+    u32 tiles;    // of all blocks; or SAID (hopper/gemm.cuh)
     u32 scratch;  // where its scratch memory is, from the start of shared memory
     union {
         u32 sequence;  // of a hot path, during a call: with `granule`, its RingPlace

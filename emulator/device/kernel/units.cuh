@@ -21,7 +21,6 @@ template <u32 USED, u32 N, class Use> DEV void one_unit(const Streams<N>& all, u
 template <u32 USED, u32 N, class Locate, class Use>
 DEV void one_unit_located(const Streams<N>& all, u32 tile, const Block& block, Locate locate, Use use) {
     const u32 unit = tile * WORKER_THREADS + block.thread_in_turn();
-    if (unit - block.lane() >= all.units) return block.end();  // as map_few
     const bool exists = unit < all.units;
     const auto known = locate(all.template place<USED>(unit), exists);
     if (block.begin() && exists) use(known);

@@ -35,7 +35,7 @@ struct NextWork {
     DEV explicit NextWork(u32 number) : taken(number) {
         wait_phase(&Kept::shared().decoded[taken % WORKS], taken / WORKS % 2);
         const Work& w = Kept::shared().works[taken % WORKS];
-        way = __shfl_sync(0xffffffffu, w.last ? END_OF_WORK : way_of(w), 0);
+        way = __shfl_sync(0xffffffffu, w.last ? END_OF_WORK : has_part(w) ? way_of(w) : NO_PART, 0);
     }
     // Behind a work that this warp is done with, or a rehearsal; `said`: as the others know already.
     DEV static NextWork behind(u32 taken, bool said = false) {
@@ -52,6 +52,11 @@ struct NextWork {
 
   private:
     DEV NextWork(u32 number, u32 its_way) : taken(number), way(its_way) {}
+    // Whether the warp of this lane, the first one, has a unit of `w`, as thread_in_turn gives them out.
+    DEV bool has_part(const Work& w) const {
+        const u32 thread = (thread_index_anew() - CONTROLLER_WARPS * WARP + taken * WARP) % WORKER_THREADS;
+        return w.units == 0 || w.first_tile * WORKER_THREADS + thread < w.units;
+    }
 };
 
 constexpr u32 MORE_TILES = 1, HAS_SCRATCH = 2, HAS_SAID = 4;
@@ -65,7 +70,12 @@ DEV u32 behind_tile(bool more, bool scratch, bool said) {
 // read between two of these, as it would be behind a branch.
 DEV_CALL NextWork run_generic_works(NextWork next) {
     const Block block;
-    while (next.way == PATH_GENERIC) {
+    for (;;) {
+        if (next.way == NO_PART) {  // those that have one say when all before is done
+            next = NextWork::behind(next.taken);
+            continue;
+        }
+        if (next.way != PATH_GENERIC) return next;
         take_up(next.taken);
         u32 taken, what;
         for (;;) {
@@ -81,7 +91,6 @@ DEV_CALL NextWork run_generic_works(NextWork next) {
         if (what & HAS_SCRATCH) release_scratch(taken);
         next = NextWork::behind(taken, what & HAS_SAID);
     }
-    return next;
 }
 
 DEV void begin_hot(u32 taken) {
@@ -94,7 +103,8 @@ DEV void begin_hot(u32 taken) {
 DEV void work() {
     for (NextWork next = NextWork::first();;) {
         switch (next.way) {
-            case PATH_GENERIC: next = run_generic_works(next); break;
+            case PATH_GENERIC:
+            case NO_PART: next = run_generic_works(next); break;
 #ifdef HOPPER
             case PRODUCT_TILES: {
                 begin_hot(next.taken);

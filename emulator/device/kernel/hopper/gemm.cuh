@@ -181,10 +181,7 @@ struct HopperGemm {
             EarlyBias bias{};
             if (!multiply_item(sums, bias, me)) return;
             if (!finish(sums, bias, Lines::kept(), me)) return;
-            if (Kept::place().tile + gridDim.x >= Kept::place().tiles) {
-                say_done();
-                return;
-            }
+            if (Kept::place().tile + gridDim.x >= Kept::place().tiles) return say_done();
         }
     }
     // Whether this warp has told the others that it is done with the present work.
@@ -225,7 +222,7 @@ struct HopperGemm {
     // Behind a warp's last tile, at once: on its way back to the loop over works it reads local memory.
     static DEV void say_done() {
         if (Rehearsal::is_on()) return;
-        warp_arrive(&Kept::shared().done[Kept::taken() % WORKS], Kept::lane());
+        warp_arrive(&Kept::shared().done[Kept::taken() % WORKS]);
         Kept::place().tiles = SAID;
     }
     template <bool BATCHES> static DEV void load_items(const HopperProducts& p, Loader& loader) {

@@ -39,7 +39,7 @@ struct LowPlace {
         __syncwarp();
         if (lane / 2 < N / 4 * GROUP_ROWS) store_chunk(load_shared_16(staging + lane * CHUNK_BYTES), line + lane / 2, lane % 2 * GROUP_ROWS);
     }
-    // The same one by one: results that begin anywhere are of few columns, or few.
+    // The same one by one, without the staging: lines of no whole, aligned chunks. Neighbouring lanes have neighbouring columns.
     template <u32 N> DEV void store_each(const u32 (&words)[N / 2], u32 line, u32 lane) const {
 #pragma unroll
         for (u32 i = 0; i < N; ++i) {
@@ -86,8 +86,13 @@ template <u32 N> struct LowSums {
         else place.store<N>(words, line, staging, lane);
     }
 };
-// All else. A call: it would lie in the way.
+// All else. A call: it would lie in the way. The last product of a classifier, which begins anywhere, executes this for the first time in its
+// launch: so little lies in its way.
 template <u32 N> DEV_CALL void finish_low(LowSums<N> sums, LowPlace place, u32 line, u32 staging, u32 lane) {
+    if ((place.what & (Lines::ENDING | Lines::HALF)) == Lines::ending_as(0, Ending::ANYWHERE)) {
+        sums.template finish<Ending::ANYWHERE>(place, line, staging, lane);
+        return;
+    }
     sums.add_bias(place.dtype());
     if (place.has(Lines::RESIDUAL_FIRST)) sums.add_residual(place.dtype());
     fast_activate(sums.v, place.what & Lines::ACT);
@@ -139,7 +144,6 @@ template <u32 N, u32 TURNS> struct LowPart {
         switch (place.what & (Lines::ENDING | Lines::HALF)) {
             case Lines::ending_as(0, Ending::PLAIN): sums.template finish<Ending::PLAIN>(place, turn * ROWS, staging, lane); break;
             case Lines::ending_as(0, Ending::GELU): sums.template finish<Ending::GELU>(place, turn * ROWS, staging, lane); break;
-            case Lines::ending_as(0, Ending::ANYWHERE): sums.template finish<Ending::ANYWHERE>(place, turn * ROWS, staging, lane); break;
             case Lines::ending_as(0, Ending::RESIDUAL): sums.template finish<Ending::RESIDUAL>(place, turn * ROWS, staging, lane); break;
             default: finish_low(sums, place, turn * ROWS, staging, lane);
         }
