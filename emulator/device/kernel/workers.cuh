@@ -25,6 +25,14 @@ DEV void release_scratch(u32 taken) {
     warp_arrive(&shared.stages[OWN_STAGES].empty[place.next(w.granules).barrier()]);
 }
 
+// Whether warps leave works out that they have no part in. Before Hopper, the assembler would keep five words more of the loop over works in
+// local memory for it.
+#ifdef HOPPER
+constexpr bool LEAVES_OUT = true;
+#else
+constexpr bool LEAVES_OUT = false;
+#endif
+
 // What a worker does next.
 struct NextWork {
     u32 taken;  // its number,
@@ -54,6 +62,7 @@ struct NextWork {
     DEV NextWork(u32 number, u32 its_way) : taken(number), way(its_way) {}
     // Whether the warp of this lane, the first one, has a unit of `w`, as thread_in_turn gives them out.
     DEV bool has_part(const Work& w) const {
+        if (!LEAVES_OUT) return true;
         const u32 thread = (thread_index_anew() - CONTROLLER_WARPS * WARP + taken * WARP) % WORKER_THREADS;
         return w.units == 0 || w.first_tile * WORKER_THREADS + thread < w.units;
     }
@@ -71,7 +80,7 @@ DEV u32 behind_tile(bool more, bool scratch, bool said) {
 DEV_CALL NextWork run_generic_works(NextWork next) {
     const Block block;
     for (;;) {
-        if (next.way == NO_PART) {  // those that have one say when all before is done
+        if (LEAVES_OUT && next.way == NO_PART) {  // those that have one say when all before is done
             next = NextWork::behind(next.taken);
             continue;
         }
