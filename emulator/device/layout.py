@@ -188,13 +188,7 @@ TENSOR = Struct(
 IMAGE_HEADER = Struct(
     "ImageHeader",
     (
-        (
-            "units",
-            "<u4",
-            1,
-            "u32",
-            "where each is a thread's, in turn (NextWork): how many, filled in as tiles; else 0",
-        ),
+        ("units", "<u4", 1, "u32", "where each is one thread's: how many, filled in as tiles; else 0 (NextWork)"),
         ("ahead_begin", "<u4", 1, "u32", "where the image IMAGES_AHEAD instructions on begins, in 16 bytes"),
         ("ahead_pieces", "<u4", 1, "u32", "and its length; 0 behind the end of the program"),
         ("tiles", "<u4", 1, "u32", "1 + number of tiles, filled in by dla_prepare; 0 where registers take part"),

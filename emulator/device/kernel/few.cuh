@@ -27,7 +27,7 @@ template <u32 N, class F> DEV void map_single(const Streams<N>& all, u32 single,
     store_float(all.tensors[0], element(all.tensors[0], all.single(0, single)), v[0][0][0]);
 }
 
-// As map_vectors, which see, where all.few(). Warps without a unit do not come here (NextWork).
+// As map_vectors, which see, where all.few(). Warps without a unit need not come here (NextWork), but may.
 template <u32 N, class F> DEV void map_few(const Work& w, u32 tile, const Block& block, F f) {
     constexpr u32 AXES = Merged<N>::AXES;
     const u32 unit = tile * WORKER_THREADS + block.thread_in_turn();
