@@ -8,7 +8,9 @@ is there, the giver's blocks have read what they were to read. That a taker is d
 whoever waits for the one waits for the other, too.
 
 An ATTENTION of few queries gives likewise, and one that follows a product and the ROPE of its result takes part of it
-(paths/rotation.py): what it writes has nothing to do with either of them, so it waits for neither.
+(paths/rotation.py): what it writes has nothing to do with either of them, so it waits for neither. Where the product
+can do without the blocks that such an ATTENTION needs, these have no part in it, and wait for its query with all else
+at hand: keys, values, and where everything lies, which they would otherwise look up behind their part of the product.
 
 The machine has two sets of the exchange, which launches use in turns, and one place for each giver that runs once in a
 launch at most; so nobody takes across a collective at which launches end (kernel/pause.cuh). For what is in a loop that
@@ -23,6 +25,7 @@ takes only where what it waits for comes behind those.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -32,6 +35,7 @@ from dla.emulator.device.paths import Context, Schedule, flash, rotation
 from dla.emulator.device.paths.flash import FEW_TAKES_AT
 from dla.emulator.device.paths.rotation import Rotation
 from dla.emulator.device.paths.stream import GIVES_AT, NORM_AT, PLAIN_AT, TAKES_AT, is_row_major, sparing
+from dla.emulator.device.placement import expected_tiles
 from dla.isa.descriptor import Descriptor, Dynamic
 from dla.isa.program import Instruction, Program
 from dla.isa.reach import Reach
@@ -45,6 +49,8 @@ MOST_BETWEEN = 16
 _PIECE = 16
 SPARED_OF = 8
 """Blocks, of which one may be without work."""
+LONGER = 2
+"""A product leaves blocks to an ATTENTION if its largest share is not more than so many times what it was."""
 _PLACE = 1024
 """A giver's place is a multiple of."""
 
@@ -55,6 +61,14 @@ class Loop:
 
     begin: int  # in a set, in bytes,
     bytes: int  # of the first of TRIP_SETS that follow each other
+
+
+@dataclass(frozen=True)
+class Left:
+    """What a product leaves to the ATTENTION that takes its query."""
+
+    blocks: int  # the first ones of all
+    partials: int  # of these, what the ATTENTION may have: splits of its keys, of all groups
 
 
 @dataclass
@@ -69,6 +83,7 @@ class Exchange:
     spared: dict[int, int] = field(
         default_factory=dict
     )  # of each taker: blocks that are busy with its giver for longest
+    left: dict[int, Left] = field(default_factory=dict)  # by the product, a giver
     loops: dict[int, Loop] = field(default_factory=dict)  # by the ENDLOOP
     set_bytes: int = 0
 
@@ -93,16 +108,21 @@ class Exchange:
         for index in {*self.givers, *self.places}:
             numbers = list(found[index].detail)
             summary, product = found[index].summary, found[index].path == PATH_STREAM
+            giver = self.givers.get(index)
             if index in self.places:
                 if product:
                     numbers[GIVES_AT] = self.places[index] // _PIECE + 1
                 else:
                     numbers[0] |= (self.places[index] // _PLACE + 1) << 16
-            if index in self.givers:
+            if index in self.left:
+                sparing(numbers, found[index].tiles, blocks, self.left[index].blocks)
+            if giver is not None:
                 numbers[TAKES_AT if product else FEW_TAKES_AT] = self.takes[index] // _PIECE + 1
+                if giver in self.left and not product:
+                    numbers[0] += self.left[giver].partials - blocks
                 if index in self.spared:
                     sparing(numbers, found[index].tiles, blocks, self.spared[index])
-                summary += f", takes {'a' if product else 'q'} from {self.givers[index]} as it comes"
+                summary += f", takes {'a' if product else 'q'} from {giver} as it comes"
             found[index] = replace(found[index], detail=tuple(numbers), summary=summary)
         return tuple(found)
 
@@ -114,6 +134,10 @@ class Exchange:
         """
         found: dict[int, tuple[int, int | None]] = {k: (p[-1], None) for k, p in self.passed.items() if len(p) > 1}
         return found | {taker: (self.givers[taker], count) for taker, count in self.spared.items()}
+
+    def leaving(self) -> dict[int, int]:
+        """The products that begin behind so many of the first blocks."""
+        return {giver: left.blocks for giver, left in self.left.items()}
 
     def add_rotated(self, places: tuple[int, int, int], program: Program, how: Rotation | None) -> None:
         """An ATTENTION, the last of three, takes what the product has made, ahead of the ROPE between them."""
@@ -145,7 +169,7 @@ class Exchange:
             self.set_bytes = first + TRIP_SETS * self.loops[end].bytes
             return
         self.set_bytes = first
-        for each in (self.givers, self.passed, self.takes, self.places, self.tables, self.spared):
+        for each in (self.givers, self.passed, self.takes, self.places, self.tables, self.spared, self.left):
             for index in both & each.keys():
                 del each[index]
 
@@ -191,8 +215,10 @@ def find(
             if front and plain[front[0]]:
                 places = (*front, taker)
                 waits = sum(len(before[j]) for j in places)
-                if 2 * waits <= MAX_WAITS and flash.steps_once(instruction, context):
+                partials = flash.groups(instruction) * (flash.least_splits(instruction) or context.target.blocks + 1)
+                if 2 * waits <= MAX_WAITS and partials <= context.target.blocks:
                     found.add_rotated(places, program, rotation.find(program, places, context))
+                    _leave(found, places, partials, program, schedules, context.target.blocks)
             continue
         norm = schedules[taker].detail[NORM_AT]
         if norm and not norm & NORM_OF_ONE:
@@ -216,6 +242,20 @@ def _spare(found: Exchange, taker: int, groups: int, chosen: Schedule, blocks: i
     """Spares a product the blocks that put together, one for each of `groups`, what others have found."""
     if SPARED_OF * groups <= blocks and sparing(list(chosen.detail), chosen.tiles, blocks, groups):
         found.spared[taker] = groups
+
+
+def _leave(
+    found: Exchange, places: tuple[int, int, int], partials: int, program: Program, schedules: Sequence[Schedule],
+    blocks: int,
+) -> None:  # fmt: skip
+    """Leave blocks to an ATTENTION of so many `partials`, the last of three, if the product has a part for all."""
+    product, rope, taker = places
+    chosen, left = schedules[product], expected_tiles(program.instructions[rope], blocks) + partials
+    if taker not in found.tables or chosen.tiles < blocks or left >= blocks:
+        return
+    most, before = (math.ceil(chosen.tiles / n) for n in (blocks - left, blocks))
+    if most <= LONGER * before and sparing(list(chosen.detail), chosen.tiles, blocks, left):
+        found.left[product] = Left(left, partials)
 
 
 def _blocks(program: Program, pauses: Collection[int]) -> tuple[list[int | None], dict[int, int]]:

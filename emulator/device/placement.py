@@ -7,17 +7,23 @@ another takes over its place, since what a block's own workers did needs no coun
 one block. What waits for a product that all blocks had a part in would wait for all of them anywhere; it goes to the
 first blocks, always the same, and such a product begins where the first block is one of those with fewer of its tiles,
 so that its workers are ready for what follows when the last block is done. The others begin behind what goes on at the
-same time.
+same time. A product that leaves some blocks to what takes its result as it comes begins behind these, which are the
+first ones, too.
 """
 
 from __future__ import annotations
 
+import math
 from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from dla.isa.program import Instruction
+
 MOST_LOOKED_AT = 16
 """Of the instructions that one waits for, and of those that may go on beside it, the latest so many."""
+TILE_ELEMENTS = 2048
+"""Elements that a handler gives a block at a time, about: how many tiles it makes is known on the device alone."""
 
 
 @dataclass(frozen=True)
@@ -32,16 +38,24 @@ class Share:
     together: int = 1
 
 
+def expected_tiles(instruction: Instruction, blocks: int) -> int:
+    """What a handler makes of an instruction, for so many blocks, about."""
+    most = max((d.elements for d in instruction.operands if d is not None), default=0)
+    return min(blocks, max(1, math.ceil(most / TILE_ELEMENTS)))
+
+
 def first_blocks(
     before: Sequence[Sequence[int]],
     shares: Sequence[Share | None],
     blocks: int,
     apart: Mapping[int, tuple[int, int | None]] | None = None,
+    leaving: Mapping[int, int] | None = None,
 ) -> list[int]:
     """The first of so many blocks for each instruction; 0 for those that no worker executes, whose share is None.
 
     `before`: for each instruction those that it waits for, in ascending order, as `conflicts` finds them; but those in
-    `apart` begin so many blocks behind the first one of another instruction, or behind its last one.
+    `apart` begin so many blocks behind the first one of another instruction, or behind its last one; and products in
+    `leaving` behind so many of the first blocks.
     """
     places: list[int] = [0] * len(shares)  # counted without end
     ends = [0] * len(shares)
@@ -59,6 +73,8 @@ def first_blocks(
         if apart and index in apart:
             other, count = apart[index]
             places[index] = ends[other] if count is None else places[other] + count
+        elif leaving and index in leaving:
+            places[index] = turn + (leaving[index] - turn) % blocks
         elif share.ahead:
             places[index] = -(-max([turn, *beside]) // share.together) * share.together
             if share.together == 1:

@@ -33,7 +33,7 @@ from dla.emulator.device.layout import (
 )
 from dla.emulator.device.paths import GENERIC, Choices, Context, Schedule, Target, fusion, schedule
 from dla.emulator.device.paths.tensor_map import AnyMap
-from dla.emulator.device.placement import Share, first_blocks
+from dla.emulator.device.placement import Share, expected_tiles, first_blocks
 from dla.isa import shapes
 from dla.isa.attributes import pack
 from dla.isa.descriptor import MAX_RANK, Descriptor, Dim, Dynamic, Segment, bound_of
@@ -46,8 +46,6 @@ from dla.isa.scalar_attributes import ScalarValue
 from dla.isa.table import Exec, Role, Row
 
 _HANDLERS = handler_numbers()
-TILE_ELEMENTS = 2048
-"""Elements that a handler gives a block at a time, about: how many tiles it makes is known on the device alone."""
 _PIECE = 16
 """Bytes that the controller moves at once."""
 
@@ -145,7 +143,7 @@ def build(
     operands = _operands(tables, context)
     waits, wait_lists = _waits(program, before, handed)
     shares = [_share(*pair, target.blocks) for pair in zip(program.instructions, schedules, strict=True)]
-    waits[:, 3] = first_blocks(before, shares, target.blocks, handed.apart())
+    waits[:, 3] = first_blocks(before, shares, target.blocks, handed.apart(), handed.leaving())
     headers = _headers(program, tables, schedules, waits, wait_lists)
     for header, entries in zip(headers, slots, strict=True):
         header["present"] = sum(1 << k for k, entry in enumerate(entries) if entry)
@@ -317,8 +315,7 @@ def _share(instruction: Instruction, schedule: Schedule, blocks: int) -> Share |
         return None
     if schedule.tiles:
         return Share(schedule.tiles, ahead=True, together=schedule.together)
-    most = max((d.elements for d in instruction.operands if d is not None), default=0)
-    return Share(min(blocks, max(1, math.ceil(most / TILE_ELEMENTS))))
+    return Share(expected_tiles(instruction, blocks))
 
 
 def _waits(program: Program, conflicting: Sequence[Sequence[int]], handed: Exchange) -> tuple[Array, Array]:

@@ -101,16 +101,16 @@ def groups(instruction: Instruction) -> int:
     return samples * k.bounds[1] * math.ceil(heads // k.bounds[1] * queries / FEW_QUERIES)
 
 
-def steps_once(instruction: Instruction, context: Context) -> bool:
-    """Whether each warp has all its keys at once, of an ATTENTION that is_held, however many there are.
+def least_splits(instruction: Instruction) -> int | None:
+    """Splits of the keys with which each warp has all its keys at once, of an ATTENTION that is_held.
 
-    That is FewQueries' share of a split, which grows with the keys, and what the warps of a block have in one step.
+    A split has no more than what the warps of a block have in one step then, however many keys there are: FewQueries'
+    share, which grows with them. None where it is more with any number of splits.
     """
     _, q, k, _ = _operands(instruction)
-    keys, columns = k.bounds[2], q.bounds[3]
-    splits = max(1, context.target.blocks // groups(instruction))
-    share = max(LEAST_KEYS, math.ceil(keys / splits), min(ENOUGH_KEYS, math.ceil(keys / FEW_SPLITS)))
-    return share <= STEP_KEYS * HELD_COLUMNS[0] // columns
+    keys, most = k.bounds[2], STEP_KEYS * HELD_COLUMNS[0] // q.bounds[3]
+    least = max(LEAST_KEYS, min(ENOUGH_KEYS, math.ceil(keys / FEW_SPLITS)))
+    return math.ceil(keys / most) if least <= most else None
 
 
 def _in_chunks(d: Descriptor) -> bool:

@@ -167,6 +167,29 @@ def test_results_are_those_of_the_ordinary_way(monkeypatch, depth, heads, key_he
     assert len({r.state["cache"].tobytes() for r in results}) == 1
 
 
+def test_a_product_leaves_blocks_to_what_takes_its_query():
+    """So many that each warp has its keys in one step, unless the others' parts grow by more than LONGER."""
+    made = plan.build(step(heads=32, key_heads=8, context=600), BASES, Target(132, hopper=True))
+    _, product, rope, attention, last, _ = made.headers
+    assert [int(each["first_block"]) for each in (product, rope, attention, last)] == [42, 0, 2, 10]
+    assert (product["detail"][SPARED_AT], attention["detail"][0] & 0xFFFF) == (42, 40)
+    made = plan.build(step(heads=32, key_heads=8, context=2000), BASES, Target(132, hopper=True))
+    assert (made.headers[1]["detail"][SPARED_AT], made.headers[3]["detail"][0] & 0xFFFF) == (0, 132)
+
+
+@on_cpu
+@pytest.mark.parametrize("past", [0, 5, 63, 64, 119])
+@pytest.mark.parametrize(("heads", "dtype"), [(2, "bf16"), (4, "f16")])
+def test_results_where_a_product_leaves_blocks(monkeypatch, heads, dtype, past):
+    """Half of the four blocks."""
+    monkeypatch.setattr(exchange, "LONGER", 99)
+    program = step(heads=heads, key_heads=1, dtype=dtype, context=120)
+    session = CpuSession(program, hopper=True)
+    assert [chosen.detail[SPARED_AT] for chosen in session.plan.schedules if chosen.path == PATH_STREAM] == [2, 0]
+    results = [check(session, program, {"past": past}, past) for session.seed in range(3)]
+    assert len({r.outputs["z"].tobytes() for r in results}) == 1
+
+
 @on_cpu
 def test_the_checked_build_looks_at_every_access():
     """And at a past of none."""
@@ -176,8 +199,12 @@ def test_the_checked_build_looks_at_every_access():
         check(session, program, {"past": past}, past)
 
 
+LEAVING = [(64, 32, 8, "bf16", 600, past) for past in (0, 127, 383, 512, 600)]
+"""For a GPU's blocks: the first product leaves some to ATTENTION."""
+
+
 @pytest.mark.gpu
-@pytest.mark.parametrize(("depth", "heads", "key_heads", "dtype", "context", "past"), CASES)
+@pytest.mark.parametrize(("depth", "heads", "key_heads", "dtype", "context", "past"), CASES + LEAVING)
 def test_results_on_a_gpu(depth, heads, key_heads, dtype, context, past):
     """The same on hardware, twice with the same bits."""
     program = step(depth, heads=heads, key_heads=key_heads, dtype=dtype, context=context)
