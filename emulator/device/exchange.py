@@ -49,8 +49,9 @@ MOST_BETWEEN = 16
 _PIECE = 16
 SPARED_OF = 8
 """Blocks, of which one may be without work."""
-LONGER = 2
-"""A product leaves blocks to an ATTENTION if its largest share is not more than so many times what it was."""
+LONGER, ENOUGH_LEFT = 2, 0.75
+"""A product leaves blocks to an ATTENTION, so many that its largest share is not more than LONGER times what it was, if
+that is enough of those that may have a split: with as many keys as there may be, so mostly with all that there are."""
 _PLACE = 1024
 """A giver's place is a multiple of."""
 
@@ -250,11 +251,12 @@ def _leave(
 ) -> None:  # fmt: skip
     """Leave blocks to an ATTENTION of so many `partials`, the last of three, if the product has a part for all."""
     product, rope, taker = places
-    chosen, left = schedules[product], expected_tiles(program.instructions[rope], blocks) + partials
-    if taker not in found.tables or chosen.tiles < blocks or left >= blocks:
+    units, detail = schedules[product].tiles, list(schedules[product].detail)
+    if taker not in found.tables or units < blocks:
         return
-    most, before = (math.ceil(chosen.tiles / n) for n in (blocks - left, blocks))
-    if most <= LONGER * before and sparing(list(chosen.detail), chosen.tiles, blocks, left):
+    wanted = expected_tiles(program.instructions[rope], blocks) + partials
+    left = min(wanted, blocks - math.ceil(units / (LONGER * math.ceil(units / blocks))))
+    if left >= ENOUGH_LEFT * wanted and sparing(detail, units, blocks, left):
         found.left[product] = Left(left, partials)
 
 
