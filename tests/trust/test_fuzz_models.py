@@ -6,38 +6,25 @@ import json
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 pytest.importorskip("onnx")
 FUZZ = Path(__file__).parent / "fuzz_models.py"
-MUTATIONS = 750  # in each of two processes
+MUTATIONS = 1500
 MIB = 2**20
 
 
-@pytest.fixture(scope="module")
-def counts() -> list[dict[str, Any]]:
-    """What became of the mutations."""
-    runs = [
-        subprocess.Popen(
-            [sys.executable, str(FUZZ), "--mutations", str(MUTATIONS), "--first", str(k * MUTATIONS)],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        for k in range(2)
-    ]
-    outputs = [run.communicate() for run in runs]
-    for run, (_, problem) in zip(runs, outputs, strict=True):
-        assert run.returncode == 0, problem
-    return [json.loads(printed) for printed, _ in outputs]
+def test_damaged_models_are_refused_or_run() -> None:
+    """Whatever is done to a model, compiling and running it raise nothing but DlaError, soon and in little memory.
 
-
-def test_damaged_models_are_refused_or_run(counts: list[dict[str, Any]]) -> None:
-    """Whatever is done to a model, compiling and running it raise nothing but DlaError, soon and in little memory."""
-    assert [each["problems"] for each in counts] == [{}, {}]
-    for each in counts:
-        assert each["ran"] > 100
-        assert each["refused"] > 100
-        assert each["memory_growth"] < 300 * MIB
+    In one process, as it takes seconds until onnx has made the models that are damaged.
+    """
+    command = [sys.executable, str(FUZZ), "--mutations", str(MUTATIONS), "--first", "0"]
+    run = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert run.returncode == 0, run.stderr
+    counts = json.loads(run.stdout)
+    assert counts["problems"] == {}
+    assert counts["ran"] > 200
+    assert counts["refused"] > 200
+    assert counts["memory_growth"] < 300 * MIB
