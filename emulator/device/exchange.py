@@ -9,8 +9,8 @@ whoever waits for the one waits for the other, too.
 
 An ATTENTION of few queries gives likewise, and one that follows a product and the ROPE of its result takes part of it
 (paths/rotation.py): what it writes has nothing to do with either of them, so it waits for neither. Where the product
-can do without the blocks that such an ATTENTION needs, these have no part in it, and wait for its query with all else
-at hand: keys, values, and where everything lies, which they would otherwise look up behind their part of the product.
+can do without most of the blocks that such an ATTENTION may need, they have no part in it, and wait for its query with
+all else at hand: keys, values, and where everything lies, which they would otherwise look up behind their part.
 
 The machine has two sets of the exchange, which launches use in turns, and one place for each giver that runs once in a
 launch at most; so nobody takes across a collective at which launches end (kernel/pause.cuh). For what is in a loop that
@@ -50,10 +50,12 @@ _PIECE = 16
 SPARED_OF = 8
 """Blocks, of which one may be without work."""
 LONGER, ENOUGH_LEFT = 2, 0.75
-"""A product leaves blocks to an ATTENTION, so many that its largest share is not more than LONGER times what it was, if
-that is enough of those that may have a split: with as many keys as there may be, so mostly with all that there are."""
+"""A product leaves blocks to a ROPE and an ATTENTION: as many as these may need, but no more than make its largest
+share LONGER times what it was. If that is not ENOUGH_LEFT of what they may need, none."""
 _PLACE = 1024
 """A giver's place is a multiple of."""
+_PARTIALS = 0xFFFF
+"""The bits of an ATTENTION's first number that say how many there may be."""
 
 
 @dataclass(frozen=True)
@@ -69,7 +71,7 @@ class Left:
     """What a product leaves to the ATTENTION that takes its query."""
 
     blocks: int  # the first ones of all
-    partials: int  # of these, what the ATTENTION may have: splits of its keys, of all groups
+    partials: int  # tiles that the ATTENTION may have at most: splits of its keys, of all groups
 
 
 @dataclass
@@ -115,14 +117,15 @@ class Exchange:
                     numbers[GIVES_AT] = self.places[index] // _PIECE + 1
                 else:
                     numbers[0] |= (self.places[index] // _PLACE + 1) << 16
-            if index in self.left:
-                sparing(numbers, found[index].tiles, blocks, self.left[index].blocks)
+            count = self.left[index].blocks if index in self.left else self.spared.get(index)
+            if count is not None:
+                fits = sparing(numbers, found[index].tiles, blocks, count)
+                assert fits, "_leave and _spare have tried"
+                summary += f", leaves {count} blocks" * (index in self.left)
             if giver is not None:
                 numbers[TAKES_AT if product else FEW_TAKES_AT] = self.takes[index] // _PIECE + 1
                 if giver in self.left and not product:
-                    numbers[0] += self.left[giver].partials - blocks
-                if index in self.spared:
-                    sparing(numbers, found[index].tiles, blocks, self.spared[index])
+                    numbers[0] = numbers[0] & ~_PARTIALS | self.left[giver].partials
                 summary += f", takes {'a' if product else 'q'} from {giver} as it comes"
             found[index] = replace(found[index], detail=tuple(numbers), summary=summary)
         return tuple(found)
@@ -216,10 +219,10 @@ def find(
             if front and plain[front[0]]:
                 places = (*front, taker)
                 waits = sum(len(before[j]) for j in places)
-                partials = flash.groups(instruction) * (flash.least_splits(instruction) or context.target.blocks + 1)
-                if 2 * waits <= MAX_WAITS and partials <= context.target.blocks:
+                splits, blocks = flash.least_splits(instruction), context.target.blocks
+                if 2 * waits <= MAX_WAITS and splits and splits * flash.groups(instruction) <= blocks:
                     found.add_rotated(places, program, rotation.find(program, places, context))
-                    _leave(found, places, partials, program, schedules, context.target.blocks)
+                    _leave(found, places, splits * flash.groups(instruction), program, schedules, blocks)
             continue
         norm = schedules[taker].detail[NORM_AT]
         if norm and not norm & NORM_OF_ONE:
@@ -249,10 +252,10 @@ def _leave(
     found: Exchange, places: tuple[int, int, int], partials: int, program: Program, schedules: Sequence[Schedule],
     blocks: int,
 ) -> None:  # fmt: skip
-    """Leave blocks to an ATTENTION of so many `partials`, the last of three, if the product has a part for all."""
+    """Leave blocks to a ROPE and an ATTENTION of so many `partials`, if the product, the first of three, can."""
     product, rope, taker = places
     units, detail = schedules[product].tiles, list(schedules[product].detail)
-    if taker not in found.tables or units < blocks:
+    if taker not in found.tables or units < blocks or product in found.spared:
         return
     wanted = expected_tiles(program.instructions[rope], blocks) + partials
     left = min(wanted, blocks - math.ceil(units / (LONGER * math.ceil(units / blocks))))

@@ -55,7 +55,7 @@ def first_blocks(
 
     `before`: for each instruction those that it waits for, in ascending order, as `conflicts` finds them; but those in
     `apart` begin so many blocks behind the first one of another instruction, or behind its last one; and products in
-    `leaving` behind so many of the first blocks.
+    `leaving` behind so many of the first blocks, unless they are in `apart`.
     """
     places: list[int] = [0] * len(shares)  # counted without end
     ends = [0] * len(shares)

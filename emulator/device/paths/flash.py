@@ -102,10 +102,10 @@ def groups(instruction: Instruction) -> int:
 
 
 def least_splits(instruction: Instruction) -> int | None:
-    """Splits of the keys with which each warp has all its keys at once, of an ATTENTION that is_held.
+    """The fewest splits of as many keys as there may be with which each warp has all its keys at once.
 
-    A split has no more than what the warps of a block have in one step then, however many keys there are: FewQueries'
-    share, which grows with them. None where it is more with any number of splits.
+    Of an ATTENTION that is_held. A split has no more than what the warps of a block have in one step then, however many
+    keys there are: FewQueries' share, which grows with them. None where it is more with any number of splits.
     """
     _, q, k, _ = _operands(instruction)
     keys, most = k.bounds[2], STEP_KEYS * HELD_COLUMNS[0] // q.bounds[3]

@@ -169,28 +169,39 @@ def test_results_are_those_of_the_ordinary_way(monkeypatch, depth, heads, key_he
 
 
 def test_a_product_leaves_blocks_to_what_takes_its_query():
-    """So many that each warp has its keys in one step, unless the others' parts grow by more than LONGER."""
+    """As many as may be needed for each warp to have its keys in one step, if it can do without most of them."""
     made = plan.build(step(heads=32, key_heads=8, context=600), BASES, Target(132, hopper=True))
     _, product, rope, attention, last, _ = made.headers
     assert [int(each["first_block"]) for each in (product, rope, attention, last)] == [42, 0, 2, 10]
     assert (product["detail"][SPARED_AT], attention["detail"][0] & 0xFFFF) == (42, 40)
+    assert "leaves 42 blocks" in made.schedules[1].summary
     for context, left in ((1100, 68), (1400, 68), (1500, 0)):  # of 74, 90 and 98 that may be needed
         made = plan.build(step(heads=32, key_heads=8, context=context), BASES, Target(132, hopper=True))
         partials = 8 * math.ceil((context + 3) / 128) if left else 132
         assert (made.headers[1]["detail"][SPARED_AT], made.headers[3]["detail"][0] & 0xFFFF) == (left, partials)
 
 
+LEFT = [
+    (64, 2, 1, "bf16", 120, 99, 2), (64, 4, 1, "f16", 120, 99, 2), (64, 1, 1, "bf16", 250, 99, 3),
+    (64, 1, 1, "f16", 350, 99, 3), (128, 1, 1, "bf16", 100, 2, 2), (64, 4, 1, "bf16", 350, 2, 2),
+    (64, 2, 2, "f16", 120, 2, 2),
+]  # fmt: skip
+
+
 @on_cpu
-@pytest.mark.parametrize("past", [0, 5, 63, 64, 119])
-@pytest.mark.parametrize(("heads", "dtype"), [(2, "bf16"), (4, "f16")])
-def test_results_where_a_product_leaves_blocks(monkeypatch, heads, dtype, past):
-    """Half of the four blocks."""
-    monkeypatch.setattr(exchange, "LONGER", 99)
-    program = step(heads=heads, key_heads=1, dtype=dtype, context=120)
+@pytest.mark.parametrize(("depth", "heads", "key_heads", "dtype", "context", "longer", "left"), LEFT)
+def test_results_where_a_product_leaves_blocks(
+    monkeypatch, depth, heads, key_heads, dtype, context, longer, left
+):  # fmt: skip
+    """With and without splits of the keys; from the fourth case on, fewer of the four blocks than may be needed."""
+    monkeypatch.setattr(exchange, "LONGER", longer)
+    monkeypatch.setattr(exchange, "ENOUGH_LEFT", 0.5)
+    program = step(depth, heads=heads, key_heads=key_heads, dtype=dtype, context=context)
     session = CpuSession(program, hopper=True)
-    assert [chosen.detail[SPARED_AT] for chosen in session.plan.schedules if chosen.path == PATH_STREAM] == [2, 0]
-    results = [check(session, program, {"past": past}, past) for session.seed in range(3)]
-    assert len({r.outputs["z"].tobytes() for r in results}) == 1
+    assert [chosen.detail[SPARED_AT] for chosen in session.plan.schedules if chosen.path == PATH_STREAM] == [left, 0]
+    for past in (0, 5, context // 2, context - 1, context):
+        results = [check(session, program, {"past": past}, past) for session.seed in range(3)]
+        assert len({r.outputs["z"].tobytes() for r in results}) == 1
 
 
 @on_cpu
@@ -202,7 +213,7 @@ def test_the_checked_build_looks_at_every_access():
         check(session, program, {"past": past}, past)
 
 
-LEAVING = [(64, 32, 8, "bf16", 600, past) for past in (0, 127, 383, 512, 600)]
+LEAVING = [(64, 32, 8, "bf16", context, past) for context in (600, 1100) for past in (0, 127, 383, 512, context)]
 """For a GPU's blocks: the first product leaves some to ATTENTION."""
 
 
