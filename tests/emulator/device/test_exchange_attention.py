@@ -199,7 +199,7 @@ def test_results_where_a_product_leaves_blocks(
     program = step(depth, heads=heads, key_heads=key_heads, dtype=dtype, context=context)
     session = CpuSession(program, hopper=True)
     assert [chosen.detail[SPARED_AT] for chosen in session.plan.schedules if chosen.path == PATH_STREAM] == [left, 0]
-    for past in (0, 5, context // 2, context - 1, context):
+    for past in (0, context // 2, context):
         results = [check(session, program, {"past": past}, past) for session.seed in range(3)]
         assert len({r.outputs["z"].tobytes() for r in results}) == 1
 
