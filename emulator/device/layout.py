@@ -312,7 +312,7 @@ STREAM_SCHEDULE = Struct(
             "u32",
             "0; or for PlainStream: 1, 2 log rows, maybe PLAIN_FEW, PLAIN_UNITS times units of all blocks",
         ),
-        ("spared", "<u4", 1, "u32", "the last so many blocks, which have no units; not where b lies across"),
+        ("spared", "<u4", 1, "u32", "of its blocks, the last so many have no units; not where b lies across"),
     ),
 )
 REPORT = Struct(

@@ -2,6 +2,7 @@
 // (Milakov and Gimelshein, Online normalizer calculation for softmax, 2018). 16-bit floats use tensor cores.
 #pragma once
 #include "attention_held.cuh"
+#include "attention_rows.cuh"
 #include "attention_staged.cuh"
 #ifdef HOPPER
 #include "attention_streamed.cuh"
@@ -240,6 +241,10 @@ struct AttentionHandler {
         const u32 rows = few.heads_per_key * args.q().dims[2];
         const bool narrow = args.v().dims[3] == 64;
         if (few.way == FEW_HELD) return narrow ? HeldAttention<Bf16, 64>::scratch(few, rows) : HeldAttention<Bf16, 128>::scratch(few, rows);
+        if (few.way == ROWS_HELD) {
+            if (args.v().dims[3] == 32) return RowsAttention<Bf16, 32>::SCRATCH;
+            return narrow ? RowsAttention<Bf16, 64>::SCRATCH : RowsAttention<Bf16, 128>::SCRATCH;
+        }
 #ifdef HOPPER
         if (few.way == FEW_STREAMED) return narrow ? StreamedAttention<Bf16, 64>::SCRATCH : StreamedAttention<Bf16, 128>::SCRATCH;
 #endif
@@ -263,6 +268,10 @@ struct AttentionHandler {
         if (way == FEW_HELD) {
             if (args.v().dims[3] == 64) HeldAttention<T, 64>::run();
             else HeldAttention<T, 128>::run();
+        } else if (way == ROWS_HELD) {
+            if (args.v().dims[3] == 32) RowsAttention<T, 32>::run();
+            else if (args.v().dims[3] == 64) RowsAttention<T, 64>::run();
+            else RowsAttention<T, 128>::run();
 #ifdef HOPPER
         } else if (way == FEW_STREAMED) {
             if (args.v().dims[3] == 64) StreamedAttention<T, 64>::run();

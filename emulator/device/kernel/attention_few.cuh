@@ -1,4 +1,4 @@
-// ATTENTION with few queries (decoding): the query heads that share a key head are rows of one tile, and the keys are split
+// ATTENTION in tiles of few rows: the queries of all heads that share a key head. Where queries are few (decoding), the keys are split
 // over blocks. What the warps of a block found meets in shared memory; what the blocks found, in the workspace, where the
 // block with the first keys takes it up. All is combined in the order of the keys.
 #pragma once
@@ -8,8 +8,9 @@
 
 constexpr u32 FEW_QUERIES = 16, FEW_DEPTH = 512, FEW_ROWS = 16;  // rows: of a tile
 constexpr u32 STEP_KEYS = 16;                                    // that a warp takes at a time
-// Many queries; keys in shared memory; in registers; or there by way of shared memory, which the copy engine fills.
-enum FewWay : u32 { FEW_NOT = 0, FEW_STAGED, FEW_HELD, FEW_STREAMED };
+// Not for this: many queries. Few, with keys in shared memory; in registers; or there by way of shared memory, which the copy engine
+// fills. Many, of which a block has few rows, with all keys in registers at once (attention_rows.cuh).
+enum FewWay : u32 { FEW_NOT = 0, FEW_STAGED, FEW_HELD, FEW_STREAMED, ROWS_HELD };
 
 // How one instruction is shared out. A tile is 16 rows of one key head, up to 128 columns of v, and one split of the keys.
 // Measured before the tiles are counted, and kept in the detail of the work.
@@ -20,7 +21,7 @@ struct __align__(16) FewQueries {
     static constexpr u32 EXPECTED_KEYS = 256;           // brought to the L2 cache ahead of what a tile waits for
     static constexpr u32 STREAMED_NUMBERS = 256 * 128;  // of more keys of a split, the copy engine fetches each step's ahead
 
-    // By the plan: partial results that the workspace holds, and where, in 1024 bytes; where in the exchange the result is left
+    // By the plan: partial results that there may be, at most, and where in the workspace, in 1024 bytes; where in the exchange the result is left
     // for others, in 1024 bytes, plus 1; and where q comes to be there, together with the last key and value (FreshLine).
     u16 partials, gives;
     u32 workspace, takes;
@@ -40,7 +41,8 @@ struct __align__(16) FewQueries {
         const AttentionShape s(args);
         const Tensor& q = args.q();
         const u32 rows = (s.heads_per_key * s.queries + FEW_ROWS - 1) / FEW_ROWS;  // tiles of them
-        way = s.queries > FEW_QUERIES || q.dtype == DTYPE_F32 || s.depth > FEW_DEPTH || rows > MOST_ROW_TILES ? FEW_NOT : FEW_STAGED;
+        const bool few = s.queries <= FEW_QUERIES;
+        way = q.dtype == DTYPE_F32 || s.depth > FEW_DEPTH || rows > MOST_ROW_TILES ? FEW_NOT : FEW_STAGED;
         if (way == FEW_NOT) return;
         row_tiles = static_cast<u16>(rows);
         heads_per_key = s.heads_per_key;
@@ -59,14 +61,27 @@ struct __align__(16) FewQueries {
         scale = s.scale;
         const bool plain = !args.has_mask() && s.softcap == 0.0f && s.keys < static_cast<u32>(FAR);
         const bool whole = copies_whole<Bits16>(q, 3) && copies_whole<Bits16>(args.k(), 3) && copies_whole<Bits16>(args.v(), 3);
-        if (plain && whole && (s.depth == 64 || s.depth == 128) && s.columns == s.depth)
+        const bool held = plain && whole && s.columns == s.depth;
+        if (few && held && (s.depth == 64 || s.depth == 128))
             way = EXCHANGES && takes == 0 && share * s.depth > STREAMED_NUMBERS ? FEW_STREAMED : FEW_HELD;
+        if (!few) way = held && fits_rows(args, s) && groups <= gridDim.x ? ROWS_HELD : FEW_NOT;
+        if (way == ROWS_HELD) {
+            share = keys;
+            splits = 1;
+        }
     }
     // n / divisor, where their product is below 2**32: a split's tiles are as few as blocks, a row has at most 16 queries.
     DEV static u32 quotient(u32 n, u32 divisor, u32 reciprocal) { return divisor == 1 ? n : __umulhi(n, reciprocal); }
 
   private:
     static constexpr i32 FAR = 1 << 30;  // beyond all keys
+    // Whether a block's warps have all keys at once, each STEP_KEYS of up to 64 columns.
+    DEV static bool fits_rows(const AttentionArgs& args, const AttentionShape& s) {
+        const Tensor& out = args.out();
+        if (s.depth != 32 && s.depth != 64 && s.depth != 128) return false;
+        const u32 most = STEP_KEYS * WORKER_WARPS * 64 / max(64u, s.depth);
+        return s.keys != 0 && s.keys <= most && out.dtype == args.q().dtype && copies_whole<Bits16>(out, 3);
+    }
     DEV static u32 reciprocal(u32 n) { return n == 0 ? 0 : 0xffffffffu / n + 1; }
     DEV static i32 near(i64 key) { return static_cast<i32>(key < -FAR ? -FAR : key > FAR ? FAR : key); }
 };

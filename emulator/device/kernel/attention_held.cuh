@@ -2,7 +2,8 @@
 //
 // Tensor cores sum over the depth in any order, so that the 16 bytes of a key that a lane loads are its part of two products:
 // lane 4 g + t has chunks t, t + 4, ... of row g of q and of key g. Of values it has chunk g of keys 2 t, 2 t + 1 and those 8
-// behind them; what it has of one column of two keys, put together, is its part of the product of the columns 8 g + j.
+// behind them; what it has of one column of two keys, put together, is its part of the product of the columns 8 g + j. (Of lines of
+// 32 elements, which attention_rows.cuh takes, half a chunk, and the columns 4 g + j.)
 #pragma once
 #include "attention_few.cuh"
 #include "path_workers.cuh"
@@ -20,6 +21,10 @@ struct HeldLines {
     DEV uint4 load(const char* line, u32 chunk) const {
         const char* p = line + chunk * CHUNK_BYTES;
         return range_in_bounds(t, p, CHUNK_BYTES) ? *reinterpret_cast<const uint4*>(p) : make_uint4(0, 0, 0, 0);
+    }
+    DEV uint4 load_half(const char* p) const {
+        const uint2 half = range_in_bounds(t, p, CHUNK_BYTES / 2) ? *reinterpret_cast<const uint2*>(p) : make_uint2(0, 0);
+        return make_uint4(half.x, half.y, 0, 0);
     }
     DEV void expect(u32 line, u32 chunk) const {
         const char* p = at(line) + chunk * CHUNK_BYTES;
@@ -59,8 +64,9 @@ struct HeldRows {
 // What a lane does with its part of 16 keys and their values.
 template <class T, u32 WIDTH> struct HeldProducts {
     using Deep = uint4[2][WIDTH / 32];  // lines g, g + 8: chunks t + 4 i
-    using Values = uint4[4];            // keys 2 t, 2 t + 1, 2 t + 8, 2 t + 9: chunk g of 64 columns
-    using Sums = f32[8][4];             // of 64 columns: sums[j] is of columns 16 t + j and 16 t + 8 + j
+    static constexpr u32 COLUMNS = WIDTH < 64 ? WIDTH : 64, PART = COLUMNS / 8;  // of values that a warp has, and a lane
+    using Values = uint4[4];            // keys 2 t, 2 t + 1, 2 t + 8, 2 t + 9: columns PART g + j
+    using Sums = f32[PART][4];          // sums[j] is of columns PART (2 t) + j and PART (2 t + 1) + j
 
     static DEV void multiply_keys(f32 (&scores)[2][4], const Deep& q, const Deep& k) {
 #pragma unroll
@@ -78,8 +84,10 @@ template <class T, u32 WIDTH> struct HeldProducts {
                           T::pack(scores[1][2], scores[1][3])};
         multiply_pairs(sums[0], sums[1], p, v[0].x, v[1].x, v[2].x, v[3].x);
         multiply_pairs(sums[2], sums[3], p, v[0].y, v[1].y, v[2].y, v[3].y);
-        multiply_pairs(sums[4], sums[5], p, v[0].z, v[1].z, v[2].z, v[3].z);
-        multiply_pairs(sums[6], sums[7], p, v[0].w, v[1].w, v[2].w, v[3].w);
+        if constexpr (PART == 8) {
+            multiply_pairs(sums[4], sums[5], p, v[0].z, v[1].z, v[2].z, v[3].z);
+            multiply_pairs(sums[6], sums[7], p, v[0].w, v[1].w, v[2].w, v[3].w);
+        }
     }
     // The sums of one row: `half` of those that the lane has.
     static DEV void keep(f32* to, const Sums& sums, u32 half, u32 t) {

@@ -96,3 +96,25 @@ struct LastTile {
         return is_last;
     }
 };
+
+// The same of a handler's tile with scratch memory, which is the warp's only one of the work: what Block::end does for those without.
+struct LastScratch {
+    u64 *done, *empty;
+
+    DEV LastScratch() {
+        Shared& shared = Kept::shared();
+        const u32 slot = Kept::taken() % WORKS;
+        const Work& w = shared.works[slot];
+        RingPlace place = w.place;
+        done = &shared.done[slot];
+        empty = &shared.stages[OWN_STAGES].empty[place.next(w.granules).barrier()];
+    }
+    // Called by a whole warp that has stored all of its tile, and touches nothing of the work or its scratch memory any more.
+    DEV void end() const {
+        warp_arrive(empty);
+        warp_arrive(done);
+        volatile WorkerPlace& here = Kept::place();
+        here.scratch = STAGING_AT;
+        here.end = HAS_ENDED;
+    }
+};

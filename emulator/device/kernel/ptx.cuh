@@ -47,13 +47,28 @@ DEV u32 anew(u32 v) {
 DEV void hold(f32 v) {
     asm volatile("{\n.reg .pred p;\nsetp.lt.f32 p, %0, 0f00000000;\n@p nanosleep.u32 0;\n}" ::"f"(v) : "memory");
 }
+DEV void hold(u32 v) { asm volatile("{\n.reg .pred p;\nsetp.eq.u32 p, %0, 1;\n@p nanosleep.u32 0;\n}" ::"r"(v) : "memory"); }
 // The same of addresses.
 template <u32 N> DEV void hold(const char* const (&all)[N]) {
     u32 mixed = 0;
 #pragma unroll
     for (u32 i = 0; i < N; ++i) mixed ^= static_cast<u32>(reinterpret_cast<u64>(all[i]));
-    asm volatile("{\n.reg .pred p;\nsetp.eq.u32 p, %0, 1;\n@p nanosleep.u32 0;\n}" ::"r"(mixed) : "memory");
+    hold(mixed);
 }
+
+// The same of addresses and numbers, all of their bits.
+DEV u32 bits_of(f32 v) { return __float_as_uint(v); }
+DEV u32 bits_of(const void* p) {
+    const u64 bits = reinterpret_cast<u64>(p);
+    return static_cast<u32>(bits) ^ static_cast<u32>(bits >> 32);
+}
+template <class T, u32 N> DEV u32 bits_of(const T (&all)[N]) {
+    u32 mixed = 0;
+#pragma unroll
+    for (u32 i = 0; i < N; ++i) mixed ^= bits_of(all[i]);
+    return mixed;
+}
+template <class... T> DEV void hold_all(const T&... all) { hold((bits_of(all) ^ ...)); }
 
 // ---- global memory, across blocks ----
 DEV u32 load_acquire(const u32* p) {

@@ -19,9 +19,13 @@ __all__ = [
 ]  # fmt: skip
 
 Path = Callable[[Instruction, Context], Schedule | None]
-HOPPER_PATHS: tuple[Path, ...] = (gemm.schedule, stream.schedule, conv.schedule, pixels.schedule, flash.schedule)
+HOPPER_PATHS: tuple[Path, ...] = (
+    gemm.schedule, stream.schedule, conv.schedule, pixels.schedule, flash.few_rows, flash.schedule,
+)  # fmt: skip
 """In the order in which they are asked."""
-PORTABLE_PATHS: tuple[Path, ...] = (flash.few_queries, fold.split, shares.claimed, host.collective, parties.party)
+PORTABLE_PATHS: tuple[Path, ...] = (
+    flash.few_rows, flash.few_queries, fold.split, shares.claimed, host.collective, parties.party,
+)  # fmt: skip
 """What handlers of rows are told, on every GPU; asked last."""
 
 

@@ -1,4 +1,4 @@
-"""ATTENTION of 16-bit floats: on wgmma where tensor maps fit; room for partial results where queries are few."""
+"""ATTENTION of 16-bit floats: on wgmma, in tiles of 16 rows, or of a few queries, whose keys are split over blocks."""
 
 from __future__ import annotations
 
@@ -20,13 +20,15 @@ CACHED_BYTES = 32 << 20
 """Of keys and values that blocks may be at work on at a time, and find in the L2 cache of a Hopper GPU."""
 FAR = 1 << 30
 """Queries and keys that positions of 32 bits can tell apart."""
-FEW_QUERIES, FEW_DEPTH = 16, 512
-"""What kernel/attention_few.cuh takes."""
+FEW_QUERIES, FEW_DEPTH, FEW_ROWS = 16, 512, 16
+"""What kernel/attention_few.cuh takes, and the rows of its tiles."""
 MOST_ROW_TILES = 0xFFFF
 LEAST_KEYS = 64
 """Keys that one block has, at least, where keys are split over blocks."""
 ENOUGH_KEYS, FEW_SPLITS, STEP_KEYS = 128, 8, 128
 """More than so many splits have more keys than the least, but not more than enough; keys of 64 columns in a step."""
+ROW_COLUMNS, ROW_KEYS = (32, 64, 128), 128
+"""What tiles of few rows, one for each block, take of many queries: columns, and keys at most (of up to 64 columns)."""
 HELD_COLUMNS = (64, 128)
 """Of keys that warps keep in registers (kernel/attention_held.cuh), and of values."""
 FEW_TAKES_AT = 2
@@ -56,6 +58,26 @@ def schedule(instruction: Instruction, context: Context) -> Schedule | None:
         tile, paired, flags = TILE // 2, 0, flags | FLASH_HALVES  # there are blocks enough
     detail = (*(context.map_index(m) for m in maps if m is not None), flags, paired)
     return Schedule(PATH_FLASH, detail, f"{tile} queries x {TILE} keys", samples * heads * math.ceil(queries / tile))
+
+
+def few_rows(instruction: Instruction, context: Context) -> Schedule | None:
+    """Tiles of 16 rows of an ATTENTION of many queries, where there is a block for each, and room for all keys in one.
+
+    The device finds that for itself (kernel/attention_rows.cuh); here, it is no other path's.
+    """
+    if instruction.row.mnemonic != "ATTENTION" or instruction.operand("mask") is not None:
+        return None
+    out, q, k, v = _operands(instruction)
+    if q.dtype is DType.F32 or out.dtype is not q.dtype or instruction.attributes.get("softcap"):
+        return None
+    columns = q.bounds[3]
+    if not _worth_it(q, v) or columns not in ROW_COLUMNS or v.bounds[3] != columns:
+        return None
+    if k.bounds[2] > ROW_KEYS * PANEL // max(PANEL, columns) or groups(instruction) > context.target.blocks:
+        return None
+    if not all(map(_in_chunks, (out, q, k, v))):
+        return None
+    return Schedule(PATH_GENERIC, (0, 0, 0), f"{FEW_ROWS} rows of queries, keys in registers", groups(instruction))
 
 
 def few_queries(instruction: Instruction, context: Context) -> Schedule | None:
@@ -89,16 +111,16 @@ def is_held(instruction: Instruction, chosen: Schedule) -> bool:
         and v.bounds[3] == columns
         and k.bounds[2] < FAR
         and out.dtype is q.dtype
-        and math.ceil(heads // of_keys * q.bounds[2] / FEW_QUERIES) <= MOST_ROW_TILES
+        and math.ceil(heads // of_keys * q.bounds[2] / FEW_ROWS) <= MOST_ROW_TILES
         and all(map(_in_chunks, (q, k, v)))
     )
 
 
 def groups(instruction: Instruction) -> int:
-    """Tiles of each split of the keys, of an ATTENTION that is_held: blocks that put together what the splits found."""
+    """Tiles of 16 rows, of all heads that share keys; where keys are split, blocks that put together what was found."""
     _, q, k, _ = _operands(instruction)
     samples, heads, queries, _ = q.bounds
-    return samples * k.bounds[1] * math.ceil(heads // k.bounds[1] * queries / FEW_QUERIES)
+    return samples * k.bounds[1] * math.ceil(heads // k.bounds[1] * queries / FEW_ROWS)
 
 
 def least_splits(instruction: Instruction) -> int | None:

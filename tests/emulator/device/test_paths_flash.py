@@ -39,6 +39,18 @@ def same(dtype: str, *dims: object) -> dict[str, str]:
     return {name: f"{dtype}[{', '.join(map(str, dims))}]" for name in "yqkv"}
 
 
+def kv(
+    dtype: str, batch: object, heads: int, key_heads: int, queries: object, keys: object, depth: int, width: int = 0
+) -> dict[str, str]:
+    """Types of q, k, v, y and lse."""
+    width = width or depth
+    return {
+        "y": f"{dtype}[{batch}, {heads}, {queries}, {width}]", "q": f"{dtype}[{batch}, {heads}, {queries}, {depth}]",
+        "k": f"{dtype}[{batch}, {key_heads}, {keys}, {depth}]", "v": f"{dtype}[{batch}, {key_heads}, {keys}, {width}]",
+        "lse": f"f32[{batch}, {heads}, {queries}]",
+    }  # fmt: skip
+
+
 # ---- the plan ----
 
 
@@ -48,17 +60,17 @@ def same(dtype: str, *dims: object) -> dict[str, str]:
 )
 def test_16_bit_floats_go_to_wgmma(dtype, depth, flags):
     """The flags say the type, and whether more than 64 columns are needed; a map for each of q, k, v."""
-    found, context = scheduled(attention(**same(dtype, 2, 4, 100, depth)))
+    found, context = scheduled(attention(**same(dtype, 2, 4, 200, depth)))
     assert found.path == PATH_FLASH
     assert found.detail[3] == flags | FLASH_HALVES
     maps = list(context.maps)
-    assert [m.dims for m in maps] == [(depth, 100, 4, 2, 1)] * 3
-    assert all(m.strides[:3] == (depth * 2, depth * 200, depth * 800) for m in maps)
+    assert [m.dims for m in maps] == [(depth, 200, 4, 2, 1)] * 3
+    assert all(m.strides[:3] == (depth * 2, depth * 400, depth * 1600) for m in maps)
 
 
 @pytest.mark.parametrize(
     ("heads", "queries", "halves"),
-    [(12, 128, True), (66, 128, True), (67, 128, False), (12, 704, True), (12, 705, False)],
+    [(12, 192, True), (66, 128, True), (67, 128, False), (12, 704, True), (12, 705, False)],
 )
 def test_few_tiles_are_of_one_warpgroup(heads, queries, halves):
     """Tiles of half as many queries, as long as there is a block for each."""
@@ -70,13 +82,13 @@ def test_few_tiles_are_of_one_warpgroup(heads, queries, halves):
 @pytest.mark.parametrize(
     "program",
     [
-        attention(**same("f32", 1, 2, 64, 64)),
-        attention(**same("bf16", 1, 2, 64, 136)),
-        attention(**same("bf16", 1, 2, 64, 36)),
+        attention(**same("f32", 1, 2, 200, 64)),
+        attention(**same("bf16", 1, 2, 200, 136)),
+        attention(**same("bf16", 1, 2, 200, 36)),
         attention(**same("bf16", 1, 2, 16, 64)),
-        attention("scale=-1", **same("bf16", 1, 2, 64, 64)),
-        attention(**same("bf16", 1, 2, 64, 64), mask="bool[64, 64]"),
-        attention(**(same("bf16", 1, 2, 64, 64) | {"y": "f32[1, 2, 64, 64]"})),
+        attention("scale=-1", **same("bf16", 1, 2, 200, 64)),
+        attention(**same("bf16", 1, 2, 200, 64), mask="bool[200, 200]"),
+        attention(**(same("bf16", 1, 2, 200, 64) | {"y": "f32[1, 2, 200, 64]"})),
     ],
     ids=["f32", "wide", "unaligned", "few", "negative", "mask", "out"],
 )
@@ -85,16 +97,39 @@ def test_what_does_not_fit_goes_to_the_handler(program):
     assert scheduled(program)[0].path == PATH_GENERIC
 
 
+@pytest.mark.parametrize(
+    ("types", "rows"),
+    [
+        (kv("bf16", 1, 12, 12, 128, 128, 64), True),
+        (kv("f16", 1, 12, 12, 128, 128, 32), True),
+        (kv("bf16", 1, 12, 12, 128, 129, 64), False),
+        (kv("bf16", 1, 12, 12, 128, 64, 128), True),
+        (kv("bf16", 1, 12, 12, 128, 65, 128), False),
+        (kv("bf16", 1, 12, 12, 128, 128, 96), False),
+        (kv("bf16", 1, 12, 2, 44, 100, 64), True),
+        (kv("bf16", 1, 16, 16, 128, 128, 64), True),
+        (kv("bf16", 1, 17, 17, 128, 128, 64), False),
+    ],
+)
+def test_tiles_of_16_rows_where_there_are_blocks_for_all(types, rows):
+    """And all keys fit the registers of a block's warps; rows are those of all heads that share keys."""
+    found, _ = scheduled(attention("causal", **types))
+    assert (found.path == PATH_GENERIC) is rows
+    assert ("16 rows" in found.summary) is rows
+    if rows:
+        assert found.tiles == flash.groups(attention("causal", **types).instructions[0])
+
+
 def test_other_gpus_have_no_wgmma():
     """A target without Hopper's paths gets the handler."""
-    assert scheduled(attention(**same("bf16", 1, 2, 64, 64)), hopper=False)[0].path == PATH_GENERIC
+    assert scheduled(attention(**same("bf16", 1, 2, 200, 64)), hopper=False)[0].path == PATH_GENERIC
 
 
 def test_heads_within_rows_are_views():
     """[batch, length, heads, depth] storage seen as [batch, heads, length, depth]: strides follow the view."""
     program = assemble("""
-.input x : bf16[2, 100, 3, 4, 64]
-.output y : bf16[2, 100, 4, 64]
+.input x : bf16[2, 200, 3, 4, 64]
+.output y : bf16[2, 200, 4, 64]
 main:
     ATTENTION y.permute(0, 2, 1, 3), x[:, :, 0].permute(0, 2, 1, 3),
               x[:, :, 1].permute(0, 2, 1, 3), x[:, :, 2].permute(0, 2, 1, 3)
@@ -104,7 +139,7 @@ main:
     assert found.path == PATH_FLASH
     maps = list(context.maps)
     assert [m.address - BASES[Segment.INPUT] for m in maps] == [0, 512, 1024]
-    assert all(m.strides[:3] == (3 * 512, 128, 100 * 3 * 512) for m in maps)
+    assert all(m.strides[:3] == (3 * 512, 128, 200 * 3 * 512) for m in maps)
 
 
 @pytest.mark.parametrize(
@@ -132,18 +167,6 @@ def tensors(program: Program, sizes: dict[str, int], rng: np.random.Generator) -
         drawn = rng.normal(size=shape) if t.descriptor.dtype.is_float else rng.integers(0, 2, shape)
         given[t.name] = drawn.astype(t.descriptor.dtype.numpy)
     return given
-
-
-def kv(
-    dtype: str, batch: object, heads: int, key_heads: int, queries: object, keys: object, depth: int, width: int = 0
-) -> dict[str, str]:
-    """Types of q, k, v, y and lse."""
-    width = width or depth
-    return {
-        "y": f"{dtype}[{batch}, {heads}, {queries}, {width}]", "q": f"{dtype}[{batch}, {heads}, {queries}, {depth}]",
-        "k": f"{dtype}[{batch}, {key_heads}, {keys}, {depth}]", "v": f"{dtype}[{batch}, {key_heads}, {keys}, {width}]",
-        "lse": f"f32[{batch}, {heads}, {queries}]",
-    }  # fmt: skip
 
 
 CASES = {
@@ -185,6 +208,11 @@ CASES = {
     "many keys of a wide token": ("causal position=1100", kv("f16", 1, 3, 1, 1, 1201, 128), {}),
     "many keys of tokens": ("causal window=700", kv("bf16", 2, 4, 1, 9, 1201, 64), {}),
     "more keys of tokens": ("causal window=1100", kv("bf16", 2, 4, 1, 3, 1201, 64), {}),
+    "a narrow token": ("causal", kv("bf16", 1, 8, 2, 1, 500, 32), {}),
+    "rows": ("causal", kv("bf16", 1, 1, 1, 50, 90, 64), {}),
+    "narrow rows": ("", kv("f16", 1, 2, 2, 30, 100, 32), {}),
+    "wide rows": ("causal window=20", kv("bf16", 1, 2, 1, 25, 61, 128), {}),
+    "narrow rows ahead": ("causal position=-9", kv("bf16", 1, 1, 1, 64, 40, 32), {}),
     "masked token": ("", kv("bf16", 1, 8, 2, 2, 400, 64) | {"mask": "bool[2, 400]"}, {}),
 }  # fmt: skip
 
@@ -192,7 +220,8 @@ CASES = {
 SMALL = (
     "one tile", "halves", "half a tile", "half", "wide half", "steep", "wide steep", "more queries", "half a token",
     "token softcap", "masked token", "five tokens", "rows beyond a tile", "one split", "no key",
-    "many keys", "many keys of a wide token", "many keys of tokens", "more keys of tokens",
+    "many keys", "many keys of a wide token", "many keys of tokens", "more keys of tokens", "a narrow token", "rows",
+    "narrow rows", "wide rows", "narrow rows ahead",
 )  # fmt: skip
 
 
