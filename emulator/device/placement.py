@@ -4,11 +4,12 @@ Products, whose weights are loaded ahead of what they wait for, go round all blo
 ended: those that do not depend on each other (q, k and v; branches) have blocks of their own, and a small one in a
 chain finds blocks that have had time to load its weights. Of everything else, the first instruction that waits for
 another takes over its place, since what a block's own workers did needs no counter: a chain of single tiles stays on
-one block. What waits for a product that all blocks had a part in would wait for all of them anywhere; it goes to the
-first blocks, always the same, and such a product begins where the first block is one of those with fewer of its tiles,
-so that its workers are ready for what follows when the last block is done. The others begin behind what goes on at the
-same time. A product that leaves some blocks to what takes its result as it comes begins behind these, which are the
-first ones, too.
+one block. But what waits for a product of several tiles is on blocks that had none of them, if there are enough: when
+it may begin, these have found out what they have to do. What waits for a product that all blocks had a part in would
+wait for all of them anywhere; it goes to the first blocks, always the same, and such a product begins where the first
+block is one of those with fewer of its tiles, so that its workers are ready for what follows when the last block is
+done. The others begin behind what goes on at the same time. A product that leaves some blocks to what takes its result
+as it comes begins behind these, which are the first ones, too.
 """
 
 from __future__ import annotations
@@ -24,6 +25,9 @@ MOST_LOOKED_AT = 16
 """Of the instructions that one waits for, and of those that may go on beside it, the latest so many."""
 TILE_ELEMENTS = 2048
 """Elements that a handler gives a block at a time, about: how many tiles it makes is known on the device alone."""
+TILE_ROWS = 4
+"""Rows that handlers of whole rows give a block, where there are few: half of its warps (kernel/rows.cuh)."""
+BY_ROWS = ("NORM.layer", "NORM.rms", "SOFTMAX.soft", "SOFTMAX.log")
 
 
 @dataclass(frozen=True)
@@ -40,8 +44,13 @@ class Share:
 
 def expected_tiles(instruction: Instruction, blocks: int) -> int:
     """What a handler makes of an instruction, for so many blocks, about."""
-    most = max((d.elements for d in instruction.operands if d is not None), default=0)
-    return min(blocks, max(1, math.ceil(most / TILE_ELEMENTS)))
+    most = max((d for d in instruction.operands if d is not None), key=lambda d: d.elements, default=None)
+    if most is None:
+        return 1
+    tiles, last = math.ceil(most.elements / TILE_ELEMENTS), len(most.bounds) - 1
+    if instruction.name in BY_ROWS and instruction.attributes.get("axis", last) == last:
+        tiles = math.ceil(most.elements / max(1, most.bounds[last]) / TILE_ROWS)
+    return min(blocks, max(1, tiles))
 
 
 def first_blocks(
@@ -60,6 +69,7 @@ def first_blocks(
     places: list[int] = [0] * len(shares)  # counted without end
     ends = [0] * len(shares)
     taken_over: set[int] = set()
+    products: set[int] = set()
     everywhere: set[int] = set()  # products that all blocks have a part in
     turn = 0  # where the next product begins
     for index, share in enumerate(shares):
@@ -84,12 +94,15 @@ def first_blocks(
             if left in everywhere and share.tiles < blocks:
                 places[index] = -(-ends[left] // blocks) * blocks
             else:  # behind more tiles than blocks are those blocks that had fewer of them
-                places[index] = places[left] if ends[left] - places[left] < blocks else ends[left]
+                tiles = ends[left] - places[left]
+                beside_it = left in products and 1 < tiles <= blocks - share.tiles
+                places[index] = ends[left] if beside_it or tiles >= blocks else places[left]
         else:
             places[index] = max(beside, default=turn)
         ends[index] = places[index] + share.tiles
         if share.ahead:
             turn = ends[index]
+            products.add(index)
             if share.tiles >= blocks:
                 everywhere.add(index)
     return [place % blocks for place in places]

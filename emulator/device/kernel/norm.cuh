@@ -5,6 +5,8 @@
 #include "columns.cuh"
 #include "held_rows.cuh"
 #include "lines.cuh"
+#include "matrix.cuh"
+#include "norm_lone.cuh"
 #include "norm_scale.cuh"
 #include "views.cuh"
 
@@ -253,9 +255,14 @@ struct NormHandler {
         const bool alike = gain.alike(args.x()) && bias.alike(args.x());
         if (args.sub() == NORM_BATCH) NormChannels::measure(all, args);
         else if (args.sub() == NORM_GROUP) measure_sets(args, reinterpret_cast<ColumnSets&>(all));
-        else if (by_line && gain.fits() && bias.fits())
+        else if (by_line && gain.fits() && bias.fits()) {
             Rows::measure(all, args.work, alike ? NormRow::most_held(args.x().dtype == DTYPE_F32) : 0);
-        else all.way = 0;
+            if (all.way == WAY_HELD && is_lone(all, args.x().dtype)) all.way = WAY_LONE;
+        } else all.way = 0;
+    }
+    // Whether each row is one warp's, and each warp has one at most.
+    static DEV bool is_lone(const Kept& all, u32 dtype) {
+        return dtype != DTYPE_F32 && all.team == 0 && Rows::each_of(all) <= MOST_LONE && all.rows() <= Rows::teams(all);
     }
     static DEV void measure_sets(const NormArgs& args, ColumnSets& sets) {
         const Tensor& x = args.x();
@@ -269,6 +276,7 @@ struct NormHandler {
         if (!all.way) return STAGING_BYTES;
         if (all.way == WAY_SETS) return ColumnSets::of(args.work).scratch();
         if (all.way == WAY_CHANNELS) return NormChannels::scratch(all);
+        if (all.way == WAY_LONE) return 0;
         const u32 rows = Rows::scratch(all, args.work);
         const ChannelVectors gain{args.gain(), args.has_gain()}, bias{args.bias(), args.has_bias()};
         return all.way == WAY_STREAMED ? rows + gain.bytes_kept() + bias.bytes_kept() : rows;
@@ -397,6 +405,16 @@ struct NormHandler {
     static DEV NormRow row_of(const NormArgs& args) {
         return {args.sub() == NORM_LAYER, args.eps(), {args.gain(), args.has_gain()}, {args.bias(), args.has_bias()}};
     }
+    template <class T, u32 N> static DEV void lone_of(const NormArgs& args, u32 tile) {
+        norm_lone<T, N>(args.work, tile, args.sub() == NORM_LAYER, args.eps(), args.has_gain(), args.has_bias(), args.gain(), args.bias());
+    }
+    template <class T> static DEV void lone(const NormArgs& args, u32 tile) {
+        const u32 each = Rows::each_of(Kept::of(args.work));
+        if (each == 1) lone_of<T, 1>(args, tile);
+        else if (each == 2) lone_of<T, 2>(args, tile);
+        else if (each == 3) lone_of<T, 3>(args, tile);
+        else lone_of<T, MOST_LONE>(args, tile);
+    }
     static DEV_CALL void held(const NormArgs& args, u32 tile, const Block& block) {
         map_held(args.work, tile, block, row_of(args));
     }
@@ -413,6 +431,7 @@ struct NormHandler {
     static DEV void run(const NormArgs& args, u32 tile, const Block& block) {
         const u32 way = Kept::of(args.work).way;
         if (way == WAY_HELD) return held(args, tile, block);
+        if (way == WAY_LONE) return args.x().dtype == DTYPE_BF16 ? lone<Bf16>(args, tile) : lone<F16>(args, tile);
         if (!block.begin()) return;
         if (way == WAY_STREAMED) return streamed(args, tile, block);
         if (way == WAY_CHANNELS) return NormChannels::run(args, tile, block);

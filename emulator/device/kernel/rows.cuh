@@ -14,6 +14,7 @@ constexpr u32 ROW_LAYERS = 32, MOST_HELD = 8;
 #else
 constexpr u32 ROW_LAYERS = 24, MOST_HELD = 3;
 #endif
+constexpr u32 FEW_ROWS_BLOCKS = 4;  // with so many blocks for each row, all warps that can have a part in it are to have one
 constexpr u32 WAY_HELD = 1, WAY_STREAMED = 2;  // 0: the rows are not for this
 
 // Rows along the last axis of x, and the rows of out that they become. What every row needs is read here, once.
@@ -59,11 +60,13 @@ struct Rows {
             all.way = WAY_STREAMED;
     }
     // Chooses teams: more warps share a row where a thread would have more than `most` vectors, or where warps would be left
-    // without a row, unless one warp is soon done with it. Whether no thread has more than `most`.
+    // without a row, unless they are soon done with it. Whether no thread has more than `most`.
     DEV static bool shared_by(Merged<2>& all, u32 most) {
+        const bool few = all.rows() <= gridDim.x / FEW_ROWS_BLOCKS;
         all.team = 0;
         while (threads_of(all) < WORKER_THREADS) {
-            const bool idle = all.rows() <= teams(all) / 2 && all.size[0] > (all.team ? 1 : 2) * threads_of(all);
+            const u32 soon = !few ? 4 : all.team ? 1 : 2;  // vectors of a thread
+            const bool idle = all.rows() <= teams(all) / 2 && all.size[0] > soon * threads_of(all);
             if (all.size[0] <= most * threads_of(all) && !idle) break;
             ++all.team;
         }
@@ -86,7 +89,12 @@ struct Rows {
         const u32 count = held(each_of(all));
         return held_depth(count, layers(dtype)) * count * layers(dtype) * LAYER;
     }
-    DEV static u32 row_tiles(const Merged<2>& all) { return shared_tiles(all.rows()); }
+    // Of few rows, as many as fill half of a block's teams: then the others go through the code ahead (map_held_as), there are fewer
+    // signals to wait for, and more blocks without a part in it, or in what it waits for.
+    DEV static u32 row_tiles(const Merged<2>& all) {
+        const u32 rows = max(1u, (WORKER_WARPS >> all.team) / 2);
+        return shared_tiles((all.rows() + rows - 1) / rows);
+    }
     DEV static u32 threads_of(const Merged<2>& all) { return WARP << all.team; }
     DEV static u32 teams(const Merged<2>& all) { return gridDim.x * WORKER_WARPS >> all.team; }
     DEV static u32 layers(u32 dtype) { return dtype == DTYPE_F32 ? 2 : 1; }  // places of a vector

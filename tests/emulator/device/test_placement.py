@@ -8,7 +8,7 @@ from dla.assembler import assemble
 from dla.emulator.device import plan
 from dla.emulator.device.layout import PATH_CONV, PATH_FLASH, PATH_GEMM, PATH_STREAM
 from dla.emulator.device.paths import Target
-from dla.emulator.device.placement import Share, first_blocks
+from dla.emulator.device.placement import Share, expected_tiles, first_blocks
 from dla.isa.descriptor import Segment
 from dla.tests.emulator.device import cpu_machine
 from dla.tests.emulator.device.cpu_machine import CpuSession
@@ -55,11 +55,45 @@ def test_products_go_round_all_blocks():
     assert first_blocks([[], [0], [1], [2], []], [few, few, few, many, few], BLOCKS) == [0, 50, 100, 18, 26]
 
 
-def test_what_follows_a_product_takes_its_place():
+def test_what_follows_a_product_has_other_blocks():
     """Or, where all blocks had a part in it, the first blocks, unless it has something for all of them itself."""
     shares = [Share(18, ahead=True), Share(4), Share(140, ahead=True), Share(1), Share(1), Share(BLOCKS, ahead=True)]
-    assert first_blocks([[], [0], [1], [2], [3], [4]], shares, BLOCKS) == [0, 0, 18, 0, 0, 26]
+    assert first_blocks([[], [0], [1], [2], [3], [4]], shares, BLOCKS) == [0, 18, 18, 0, 0, 26]
     assert first_blocks([[], [0]], [Share(140, ahead=True), Share(BLOCKS)], BLOCKS) == [1, 9]
+
+
+@pytest.mark.parametrize(
+    ("tiles", "behind", "place"),
+    [
+        (100, 32, 100),
+        (100, 33, 0),  # there are not enough blocks for both
+        (2, 1, 2),
+        (1, 1, 0),  # its own block needs no signal
+    ],
+)
+def test_what_follows_a_product_takes_its_place_where_that_is_better(tiles, behind, place):
+    """Of what follows something else than a product, that is so anyway."""
+    assert first_blocks([[], [0]], [Share(tiles, ahead=True), Share(behind)], BLOCKS) == [0, place]
+    assert first_blocks([[], [0]], [Share(tiles), Share(behind)], BLOCKS) == [0, 0]
+
+
+@pytest.mark.parametrize(
+    ("text", "tiles"),
+    [
+        ("NORM.rms y, x, g", 32),
+        ("NORM.layer y[:6], x[:6], g, g", 2),
+        ("SOFTMAX y, x axis=1", 32),
+        ("SOFTMAX y, x axis=0", 48),
+        ("EW.add y, x, x", 48),
+        ("ACT.relu y[0], x[0]", 1),
+    ],
+)
+def test_what_handlers_make_of_an_instruction_is_estimated(text, tiles):
+    """By elements, or of whole rows by these."""
+    declared = ".input x : bf16[128, 768]\n.input g : bf16[768]\n.output y : bf16[128, 768]\nmain:\n"
+    program = assemble(f"{declared}    {text}\n    HALT\n")
+    assert expected_tiles(program.instructions[0], BLOCKS) == tiles
+    assert expected_tiles(program.instructions[0], 1) == 1
 
 
 def test_the_first_block_has_fewer_tiles_of_a_product_on_all_blocks():

@@ -219,15 +219,15 @@ def test_activations_of_every_number(machine, rows, columns, dtype):
     gpu=[
         *[(1, 8), (5, 256), (1100, 264), (133, 1024), (3, 1032)],
         *[(140, 2056), (2, 4104), (2, 8192), (1200, 8192), (300, 3072), (2, 8200), (2, 66000), (2, 8191)],
-        *[(1, 2048), (128, 384), (4096, 768), (2200, 712), (4200, 400)],
+        *[(1, 2048), (128, 384), (4096, 768), (2200, 712), (4200, 400), (200, 760), (520, 512)],
     ],
     cpu=[
         *[(1, 8), (5, 256), (133, 264), (3, 1032), (7, 2048), (5, 2056), (2, 4104), (4, 8192), (26, 8192)],
-        *[(70, 400), (70, 712), (40, 1000), (2, 8200), (2, 66000), (2, 8191)],
+        *[(70, 400), (70, 712), (40, 1000), (2, 8200), (2, 66000), (2, 8191), (30, 400), (20, 712), (9, 1000)],
     ],
 )
 def test_rows_of_neighbours(machine, rows, columns, dtype):
-    """Rows held or streamed, by one to eight warps; rows that are too long or ragged for that."""
+    """Rows held or streamed, by one to eight warps, one each or several; rows that are too long or ragged for that."""
     check(assemble(LINES.format(rows=rows, columns=columns).replace(": T[", f": {BY_TEXT[dtype].text}[")), machine)
 
 
