@@ -25,8 +25,10 @@ MOST_LOOKED_AT = 16
 """Of the instructions that one waits for, and of those that may go on beside it, the latest so many."""
 TILE_ELEMENTS = 2048
 """Elements that a handler gives a block at a time, about: how many tiles it makes is known on the device alone."""
-TILE_ROWS = 4
-"""Rows that handlers of whole rows give a block, where there are few: half of its warps (kernel/rows.cuh)."""
+TILE_ROWS = ((1024, 4), (2048, 2))
+"""Rows of up to so many columns that handlers give a block, where there are few: half of its teams (rows.cuh)."""
+FEW_ROWS_BLOCKS, FEW_COLUMNS = 4, 512
+"""With so many blocks for each row, and more columns than these, warps share one: it is a block's."""
 BY_ROWS = ("NORM.layer", "NORM.rms", "SOFTMAX.soft", "SOFTMAX.log")
 
 
@@ -49,7 +51,10 @@ def expected_tiles(instruction: Instruction, blocks: int) -> int:
         return 1
     tiles, last = math.ceil(most.elements / TILE_ELEMENTS), len(most.bounds) - 1
     if instruction.name in BY_ROWS and instruction.attributes.get("axis", last) == last:
-        tiles = math.ceil(most.elements / max(1, most.bounds[last]) / TILE_ROWS)
+        columns = max(1, most.bounds[last])
+        rows = most.elements // columns
+        shared = columns > FEW_COLUMNS and rows <= blocks // FEW_ROWS_BLOCKS
+        tiles = rows if shared else math.ceil(rows / next((n for limit, n in TILE_ROWS if columns <= limit), 1))
     return min(blocks, max(1, tiles))
 
 

@@ -30,7 +30,7 @@ struct __align__(16) FewQueries {
     u32 heads_per_key, key_heads;
     u32 per_group, per_query;  // reciprocals of groups and queries
     u32 first, last;  // keys that any query sees
-    u32 share;        // of a split: keys, a multiple of STEP_KEYS
+    u32 share;        // of a split: keys, a multiple of STEP_KEYS, or all
     i32 begin, end;   // keys that query 0 sees; query i sees those that are i further on
     f32 scale;
     u32 way;
@@ -70,7 +70,8 @@ struct __align__(16) FewQueries {
             splits = 1;
         }
     }
-    // n / divisor, where their product is below 2**32: a split's tiles are as few as blocks, a row has at most 16 queries.
+    // n / divisor, where their product is below 2**32: a split's tiles are as few as blocks, and so are the tiles of all queries, or
+    // these are at most 16.
     DEV static u32 quotient(u32 n, u32 divisor, u32 reciprocal) { return divisor == 1 ? n : __umulhi(n, reciprocal); }
 
   private:

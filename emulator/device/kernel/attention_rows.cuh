@@ -14,6 +14,7 @@ template <class T, u32 WIDTH> struct RowsAttention {
     static constexpr u32 QUADS = WIDTH / 4, LANE_QUADS = Products::PART / 2;     // fours of columns: of a row; of a lane
     static constexpr u32 ROW_THREADS = WORKER_THREADS / FEW_ROWS, OWN = WIDTH / ROW_THREADS;  // that finish a row; columns of each
     static constexpr u32 SUMS_BYTES = PARTS * FEW_ROWS * WIDTH * 4, SCRATCH = SUMS_BYTES + FEW_ROWS * PARTS * sizeof(float2);
+    static_assert(SCRATCH > STAGING_BYTES, "it is in the ring: LastScratch releases a stage");
 
     // Of the present work and its only tile of this block, which are read anew: passed on, they would be in local memory while keys
     // take all registers.

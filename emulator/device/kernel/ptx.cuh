@@ -47,6 +47,7 @@ DEV u32 anew(u32 v) {
 DEV void hold(f32 v) {
     asm volatile("{\n.reg .pred p;\nsetp.lt.f32 p, %0, 0f00000000;\n@p nanosleep.u32 0;\n}" ::"f"(v) : "memory");
 }
+// The same of any bits.
 DEV void hold(u32 v) { asm volatile("{\n.reg .pred p;\nsetp.eq.u32 p, %0, 1;\n@p nanosleep.u32 0;\n}" ::"r"(v) : "memory"); }
 // The same of addresses.
 template <u32 N> DEV void hold(const char* const (&all)[N]) {

@@ -63,7 +63,7 @@ def schedule(instruction: Instruction, context: Context) -> Schedule | None:
 def few_rows(instruction: Instruction, context: Context) -> Schedule | None:
     """Tiles of 16 rows of an ATTENTION of many queries, where there is a block for each, and room for all keys in one.
 
-    The device finds that for itself (kernel/attention_rows.cuh); here, it is no other path's.
+    The device finds that for itself (`FewQueries::measure` in kernel/attention_few.cuh); here, it is no other path's.
     """
     if instruction.row.mnemonic != "ATTENTION" or instruction.operand("mask") is not None:
         return None

@@ -17,6 +17,8 @@ from dla.tests.emulator.device import cpu_machine
 from dla.tests.emulator.device.cpu_machine import CpuSession
 from dla.tests.emulator.device.references import compare
 
+ROWS_HELD = 4
+"""The way of tiles of 16 rows in kernel/attention_few.cuh."""
 BASES = {segment: segment.value << 40 for segment in Segment}
 
 
@@ -98,26 +100,38 @@ def test_what_does_not_fit_goes_to_the_handler(program):
 
 
 @pytest.mark.parametrize(
-    ("types", "rows"),
+    ("types", "tiles"),
     [
-        (kv("bf16", 1, 12, 12, 128, 128, 64), True),
-        (kv("f16", 1, 12, 12, 128, 128, 32), True),
-        (kv("bf16", 1, 12, 12, 128, 129, 64), False),
-        (kv("bf16", 1, 12, 12, 128, 64, 128), True),
-        (kv("bf16", 1, 12, 12, 128, 65, 128), False),
-        (kv("bf16", 1, 12, 12, 128, 128, 96), False),
-        (kv("bf16", 1, 12, 2, 44, 100, 64), True),
-        (kv("bf16", 1, 16, 16, 128, 128, 64), True),
-        (kv("bf16", 1, 17, 17, 128, 128, 64), False),
+        (kv("bf16", 1, 12, 12, 128, 128, 64), 96),
+        (kv("f16", 1, 12, 12, 128, 128, 32), 96),
+        (kv("bf16", 1, 12, 12, 128, 129, 64), None),
+        (kv("bf16", 1, 12, 12, 128, 64, 128), 96),
+        (kv("bf16", 1, 12, 12, 128, 65, 128), None),
+        (kv("bf16", 1, 12, 12, 128, 128, 96), None),
+        (kv("bf16", 1, 12, 2, 44, 100, 64), 34),  # 6 heads of 44 queries are 264 rows
+        (kv("bf16", 1, 16, 16, 128, 128, 64), 128),
+        (kv("bf16", 1, 17, 17, 128, 128, 64), None),
     ],
 )
-def test_tiles_of_16_rows_where_there_are_blocks_for_all(types, rows):
+def test_tiles_of_16_rows_where_there_are_blocks_for_all(types, tiles):
     """And all keys fit the registers of a block's warps; rows are those of all heads that share keys."""
     found, _ = scheduled(attention("causal", **types))
-    assert (found.path == PATH_GENERIC) is rows
-    assert ("16 rows" in found.summary) is rows
-    if rows:
-        assert found.tiles == flash.groups(attention("causal", **types).instructions[0])
+    if tiles is None:
+        assert found.path == PATH_FLASH
+    else:
+        assert (found.path, found.tiles, "16 rows" in found.summary) == (PATH_GENERIC, tiles, True)
+
+
+@pytest.mark.parametrize(
+    ("attributes", "more"),
+    [("softcap=2", {}), ("", {"mask": "bool[64, 64]"}), ("", {"y": "f32[1, 2, 64, 64]"})],
+    ids=["softcap", "mask", "out"],
+)
+def test_what_tiles_of_16_rows_do_not_take(attributes, more):
+    """With the soft cap it goes to wgmma, else to the handler, whose other tiles take all."""
+    found, _ = scheduled(attention(attributes, **(same("bf16", 1, 2, 64, 64) | more)))
+    assert found.path == (PATH_FLASH if attributes else PATH_GENERIC)
+    assert "16 rows" not in found.summary
 
 
 def test_other_gpus_have_no_wgmma():
@@ -212,6 +226,8 @@ CASES = {
     "rows": ("causal", kv("bf16", 1, 1, 1, 50, 90, 64), {}),
     "narrow rows": ("", kv("f16", 1, 2, 2, 30, 100, 32), {}),
     "wide rows": ("causal window=20", kv("bf16", 1, 2, 1, 25, 61, 128), {}),
+    "few keys": ("", kv("bf16", 2, 1, 1, 20, 7, 64), {}),
+    "dynamic rows": ("causal", kv("bf16", "b <= 2", 2, 1, "s <= 32", "t <= 64", 128), {"b": 1, "s": 19, "t": 33}),
     "narrow rows ahead": ("causal position=-9", kv("bf16", 1, 1, 1, 64, 40, 32), {}),
     "masked token": ("", kv("bf16", 1, 8, 2, 2, 400, 64) | {"mask": "bool[2, 400]"}, {}),
 }  # fmt: skip
@@ -221,8 +237,10 @@ SMALL = (
     "one tile", "halves", "half a tile", "half", "wide half", "steep", "wide steep", "more queries", "half a token",
     "token softcap", "masked token", "five tokens", "rows beyond a tile", "one split", "no key",
     "many keys", "many keys of a wide token", "many keys of tokens", "more keys of tokens", "a narrow token", "rows",
-    "narrow rows", "wide rows", "narrow rows ahead",
+    "narrow rows", "wide rows", "few keys", "narrow rows ahead",
 )  # fmt: skip
+IN_ROWS = ("rows", "narrow rows", "wide rows", "few keys", "narrow rows ahead")
+"""Those of tiles of 16 rows on the emulated device."""
 
 
 @cpu_machine.needs_compiler
@@ -233,9 +251,11 @@ def test_results_on_the_emulated_device(name, hopper):
     attributes, types, sizes = CASES[name]
     program = attention(attributes, **types)
     given = tensors(program, sizes, np.random.default_rng(7))
-    outputs = CpuSession(program, hopper=hopper, seed=1).run(given).outputs
+    session = CpuSession(program, hopper=hopper, seed=1)
+    outputs = session.run(given).outputs
     result = Result(outputs, {}, {}, "cpu", 0.0)
     assert [c for c in compare(program, given, result) if not c.ok] == []
+    assert (("ATTENTION", ROWS_HELD) in session.ways()) is (name in IN_ROWS)
 
 
 @cpu_machine.needs_compiler
@@ -288,6 +308,23 @@ main:
     HALT
 """
 
+CHAIN_OF_ROWS = """
+.input x : bf16[1, 30, 2, 64]
+.input k : bf16[1, 90, 2, 64]
+.scratch a : bf16[1, 30, 2, 64]
+.scratch b : bf16[1, 30, 2, 64]
+.output y : bf16[1, 30, 2, 64]
+main:
+    ATTENTION a.P, x.P, k.P, k.P causal
+    ATTENTION b.P, a.P, k.P, k.P
+    EW.add a, b, x
+    ATTENTION b.P, a.P, k.P, k.P causal window=40
+    ATTENTION a.P, b.P, k.P, k.P
+    ATTENTION b.P, a.P, k.P, k.P
+    ATTENTION y.P, b.P, k.P, k.P causal
+    HALT
+""".replace(".P", ".permute(0, 2, 1, 3)")
+
 GROWING = """
 .input q : bf16[1, 4, 1, 64]
 .input k : bf16[1, 2, 400, 64]
@@ -319,6 +356,30 @@ def test_what_follows_itself_on_the_emulated_device(text, seed):
     outputs = session.run(given).outputs
     assert [c for c in compare(program, given, Result(outputs, {}, {}, "cpu", 0.0)) if not c.ok] == []
     assert session.run(given).outputs["y"].tobytes() == outputs["y"].tobytes()
+
+
+@cpu_machine.needs_compiler
+@pytest.mark.parametrize("build", [{"hopper": False}, {"hopper": True}, {"hopper": True, "checked": True}], ids=str)
+def test_tiles_of_16_rows_follow_each_other(build):
+    """Warps free their scratch memory, and say that they are done, before they come back; seven instructions, twice."""
+    program = assemble(CHAIN_OF_ROWS)
+    given = tensors(program, {}, np.random.default_rng(6))
+    session = CpuSession(program, seed=4, **build)
+    assert session.ways().count(("ATTENTION", ROWS_HELD)) == 6
+    outputs = session.run(given).outputs
+    assert [c for c in compare(program, given, Result(outputs, {}, {}, "cpu", 0.0)) if not c.ok] == []
+    assert session.run(given).outputs["y"].tobytes() == outputs["y"].tobytes()
+
+
+@pytest.mark.gpu
+def test_tiles_of_16_rows_follow_each_other_on_a_gpu():
+    """The same there."""
+    program = assemble(CHAIN_OF_ROWS)
+    given = tensors(program, {}, np.random.default_rng(6))
+    session = DeviceMachine().load(program)
+    result = session.run(given)
+    assert [c for c in compare(program, given, result) if not c.ok] == []
+    assert session.run(given)["y"].tobytes() == result["y"].tobytes()
 
 
 @pytest.mark.gpu
