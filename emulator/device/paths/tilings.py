@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cached_property, lru_cache
 
 from dla.emulator.device import layout
 from dla.emulator.device.paths import epilogue
@@ -43,61 +43,61 @@ class Tile:
     rows: int
     columns: int
 
-    @property
+    @cached_property
     def low(self) -> bool:
         """Whether columns are what tensor cores take for rows (kernel/hopper/low.cuh)."""
         return self.rows % 64 != 0 and not self.tall
 
-    @property
+    @cached_property
     def tall(self) -> bool:
         """Whether columns are what tensor cores take for rows, as of low ones (kernel/hopper/tall.cuh)."""
         return self.rows > 128
 
-    @property
+    @cached_property
     def granules(self) -> int:
         """Of a slice."""
         return math.ceil(self.slice_bytes / GRANULE_BYTES)
 
-    @property
+    @cached_property
     def slice_bytes(self) -> int:
         """Of both operands."""
         return (self.rows + self.columns) * LINE_BYTES
 
-    @property
+    @cached_property
     def read(self) -> int:
         """Rows of a and columns of b that the warpgroups read from shared memory."""
         if self.low:
             return self.rows + self.columns
         return self.warpgroups * 64 + self.rows * self.columns // 64
 
-    @property
+    @cached_property
     def warpgroups(self) -> int:
         """That multiply."""
         return 1 if self.low or self.rows * self.columns <= 64 * 64 else 2
 
-    @property
+    @cached_property
     def pieces(self) -> int:
         """64 columns each, of a warp."""
         return self.rows * self.columns // (64 * 64 * self.warpgroups)
 
-    @property
+    @cached_property
     def sums_bytes(self) -> int:
         """Of the partial sums of one split in the workspace."""
         return self.rows * self.columns * 4
 
-    @property
+    @cached_property
     def shareable(self) -> tuple[str, ...]:
         """The operands that the blocks of a pair may share: 64 rows, or columns, and more for each."""
         if self.tall:
             return ()
         return tuple(name for name, size in (("a", self.rows), ("b", self.columns)) if size % (2 * 64) == 0)
 
-    @property
+    @cached_property
     def most_slices(self) -> int:
         """Of a stage: the more, the fewer copies; a power of two."""
         return 1 << (RING_GRANULES * GRANULE_BYTES // (LEAST_STAGES * self.slice_bytes)).bit_length() - 1
 
-    @property
+    @cached_property
     def scratch_granules(self) -> int:
         """Of all the tile's sums."""
         return -(-self.rows * (self.columns + SCRATCH_PITCH) * 4 // GRANULE_BYTES)
@@ -195,17 +195,17 @@ class Choice:
     splits: int
     shared: str = ""
 
-    @property
+    @cached_property
     def pair(self) -> tuple[int, int]:
         """Rows and columns of what both blocks of a pair work on; of one tile where there are no pairs."""
         return self.tile.rows * (1 + (self.shared == "b")), self.tile.columns * (1 + (self.shared == "a"))
 
-    @property
+    @cached_property
     def blocks(self) -> int:
         """That work together."""
         return layout.PAIR if self.shared else 1
 
-    @property
+    @cached_property
     def shares_operand(self) -> bool:
         """Whether the blocks of a pair have a tile each."""
         return self.shared in ("a", "b")
