@@ -31,7 +31,7 @@ A_ACROSS, B_ACROSS, HALF_FLOATS, BATCHED, B_CONSTANT, BIAS_EARLY = (1 << i for i
 OUT_IN_LINES, A_WHOLE, B_WHOLE, A_SHARED, B_SHARED = (1 << i for i in range(6, 11))
 FLOATS, EXACT, BY_PIECES, OUT_IN_CHUNKS, OUT_IN_BOXES, TRANSPOSED = (1 << i for i in range(11, 17))
 OVERLAPPING_DOWN, OVERLAPPING_ACROSS, A_SHORT, B_SHORT, DEPTH_SHARED = (1 << i for i in range(17, 22))
-ONE_BAND = 1 << 29
+ONE_BAND, FIRST_FITS = 1 << 29, 1 << 30
 PAIR = 2
 FLASH_WIDE, FLASH_F16, FLASH_HALVES = 1, 2, 4
 NORM_ROWS, NORM_CENTRED, NORM_GAIN, NORM_BIAS, BIAS_FIRST, NORM_OF_ONE, NORM_STORED = (1 << i for i in range(7))
@@ -103,6 +103,7 @@ CONSTANTS: dict[str, tuple[int, str]] = {
     "B_SHARED": (B_SHARED, "the blocks of a pair have tiles one below the other, and share b"),
     "DEPTH_SHARED": (DEPTH_SHARED, "the blocks of a pair have half of a tile's depth each"),
     "ONE_BAND": (ONE_BAND, "the kernel's: tiles are one band of one product, and the depth is in two parts at most"),
+    "FIRST_FITS": (FIRST_FITS, "the kernel's: it can be loaded before it is decoded (kernel/hopper/first.cuh)"),
     "FLASH_WIDE": (FLASH_WIDE, "flags of a FlashSchedule: more than 64 columns of q, k or v"),
     "FLASH_F16": (FLASH_F16, "f16, else bf16"),
     "FLASH_HALVES": (FLASH_HALVES, "tiles of half as many queries, for one of the warpgroups"),
@@ -381,7 +382,7 @@ LAUNCH = Struct(
         ("instructions", "<u4", 1, "u32", "length of the program"),
         ("first_pieces", "<u4", IMAGES_AHEAD, "u32", "lengths of the first images, in 16 bytes"),
         ("pairs", "<u4", 1, "u32", "whether the blocks of a pair work together anywhere in the program"),
-        ("rehearsal", "<u4", 1, "u32", "whether the first instruction is a product on a hot path"),
+        ("first_product", "<u4", 1, "u32", "whether the first instruction is a product on a hot path"),
         ("exchange_bytes", "<u4", 1, "u32", "of a set, in whole 16 bytes"),
         ("expected_base", "<u4", 1, "u32", "0; the tests plant a hang with anything else"),
         ("rank", "<u4", 1, "u32", ""),

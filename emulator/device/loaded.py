@@ -41,7 +41,7 @@ class LoadedPlan:
             record[name] = table.ptr
         record["instructions"] = len(self.plan.executed.instructions)
         record["first_pieces"], record["pairs"] = self.plan.first_pieces, self.plan.pairs
-        record["rehearsal"], record["exchange_bytes"] = self.plan.rehearsal, self.plan.exchange_bytes
+        record["first_product"], record["exchange_bytes"] = self.plan.first_product, self.plan.exchange_bytes
 
     def prepare(self, kernel: Kernel, blocks: int, record: Any) -> None:
         """Let the GPU fill in what it alone knows of the images, once; `record` describes this plan. Not waited for."""

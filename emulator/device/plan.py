@@ -81,8 +81,8 @@ class Plan:
         return self.image_places[:IMAGES_AHEAD, 1]
 
     @property
-    def rehearsal(self) -> bool:
-        """Whether the program begins with a product: see `Rehearsal` in kernel/hopper/gemm.cuh."""
+    def first_product(self) -> bool:
+        """Whether the program begins with a product on a hot path: see kernel/hopper/first.cuh."""
         return self.schedules[0].path in (PATH_GEMM, PATH_CONV)
 
     @property
@@ -117,6 +117,7 @@ def build(
     reach = Reach(program)
     context = Context(target, bases, reach, choices, _written(program, reach), program.groups, program.pairs)
     apart = last_rows.find(program, context) if cut else parts.uncut(program)
+    context.first = next(iter(apart.program.instructions), None)
     parted = parts.find(apart.program, replace(context, maps={})) if cut else apart
     origins = tuple(apart.origins[index] for index in parted.origins)
     wholes = tuple(apart.program.instructions[index] for index in parted.origins)

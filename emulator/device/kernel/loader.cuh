@@ -11,7 +11,8 @@ constexpr u32 AHEAD_GRANULES = GRANULES * 2 / 3;
 struct Loader : LoaderState {
     u32 ring;  // where the ring lies, in the shared window
 
-    DEV Loader() : LoaderState(shared_state().loader), ring(shared_address(shared_memory_anew())) {}
+    DEV Loader() : Loader(shared_state().loader) {}
+    DEV explicit Loader(const LoaderState& state) : LoaderState(state), ring(shared_address(shared_memory_anew())) {}
     DEV void keep() const { shared_state().loader = *this; }
 
     // The next stage, once nobody uses it; false if the run is over. Its full barrier waits for `bytes` of copies, all of
@@ -69,25 +70,24 @@ struct Loader : LoaderState {
         }
         return true;
     }
-    // fill() for the first `count` stages of a launch, more than there is room for.
-    template <u32 EACH, class Start> DEV bool fill_first(u32 count, Start start) {
-        constexpr u32 LAP = GRANULES / EACH;
-        static_assert(GRANULES % EACH == 0, "no room is left");
-        room = 0;
-        size = EACH;
-        alike = LAP;
+    // fill() for what a launch begins with, stages of one size, of which the ring holds a number: there is less to work out. No more than
+    // `most` are under way until the ring is full.
+    template <class Start> DEV bool fill_first(u32 count, u32 granules, u32 bytes, u32 most, Start start) {
+        size = granules;
 #pragma unroll 1
-        for (u32 i = 0, granule = 0; i < count; ++i) {
-            if (i >= LAP) {
+        for (; count != 0; --count) {
+            if (room != 0) {
+                if (place.sequence >= most && !wait_or_stop(full(place.sequence - most), 0)) return false;
+                room -= granules;
+                alike += 1;
+            } else {
                 if (!wait_or_stop(empty(oldest), oldest / RING_BARRIERS % 2)) return false;
                 oldest += 1;
             }
-            const Stage stage{i, granule};
-            granule += EACH;
-            place = RingPlace{i + 1, granule};
-            if (granule == GRANULES) granule = 0;
-            shared_state().stage_way[stage.barrier()] = EACH;
-            mbarrier_arrive_expect(full(stage), EACH * GRANULE_BYTES);
+            const Stage stage{place.sequence, place.granule == GRANULES ? 0 : place.granule};
+            place = {place.sequence + 1, stage.granule + granules};
+            shared_state().stage_way[stage.barrier()] = granules;
+            mbarrier_arrive_expect(full(stage), bytes);
             start(address(stage), full(stage));
         }
         return true;

@@ -46,7 +46,7 @@ DEV u32 start(const Launch& launch, Shared& shared, u32 warp, u32 lane) {
         turn = Controller::ask(launch, shared, lane);
     } else if (warp == LOADER) {
 #ifdef HOPPER
-        FirstBoxes::ask(launch, lane);
+        FirstProduct::ask(launch, lane);
 #endif
         copy(launch, shared, lane);
         if (elect_one()) {

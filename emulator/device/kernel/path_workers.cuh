@@ -21,8 +21,6 @@ struct Kept {
     }
 };
 
-constexpr u32 BEFORE_FIRST = ~0u;  // instead of a work's number: a rehearsal, before the launch's first work
-
 // What all lanes of a warp have found alike, by a shuffle, so that the compiler knows that they go one way; else it may keep in local
 // memory where they would meet again.
 DEV u32 of_first_lane(u32 v) { return __shfl_sync(0xffffffffu, v, 0); }

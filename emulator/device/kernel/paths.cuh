@@ -4,7 +4,7 @@
 #include "handlers.cuh"
 #include "path_workers.cuh"
 #include "hopper/boxes.cuh"
-#include "hopper/conv.cuh"
+#include "hopper/first.cuh"
 #include "hopper/flash.cuh"
 #include "hopper/floats.cuh"
 #include "hopper/gemm.cuh"
@@ -105,8 +105,13 @@ DEV_CALL bool use_stages(u32 kind) {
 // A call: behind a branch with all of this in it, a warp does not come together again by itself, which costs it 400 clocks.
 DEV_CALL void load_path(const Work& w) {
     if (w.path == PATH_GENERIC && w.granules == 0) return;
+    LoaderState& state = shared_state().loader;
+    if (state.loaded) {
+        state.loaded = 0;
+        return;
+    }
     const u32 kind = stages_of(w);
-    if (shared_state().loader.begun == 0 && (kind != OWN_STAGES || kind != shared_state().loader.kind) && !use_stages(kind)) return;
+    if ((kind != OWN_STAGES || kind != state.kind) && !use_stages(kind)) return;
     switch (w.path) {
 #ifdef HOPPER
         case PATH_GEMM:
@@ -128,10 +133,9 @@ DEV_CALL void load_path(const Work& w) {
 // One lane works, always the same one. Nothing is kept in registers while it loads.
 DEV void run_loader() {
 #ifdef HOPPER
-    if (FirstBoxes::found()) {
-        if (elect_one()) Kept::shared().works[0].place = RingPlace();
-        warp_arrive(&Kept::shared().placed[0]);
-        if (elect_one()) FirstBoxes::load();
+    if (FirstProduct::found()) {
+        FirstProduct::announce();
+        if (elect_one()) FirstProduct::load();
         __syncwarp();
     }
 #endif
@@ -141,9 +145,9 @@ DEV void run_loader() {
         wait_phase(&shared.decoded[slot], taken / WORKS % 2);
         Work& w = shared.works[slot];
         if (w.last) break;
-        const bool begun = shared.loader.begun != 0;
+        const bool loaded = shared.loader.loaded != 0;
         __syncwarp();  // every lane has read it, before the one that loads changes it
-        if (!begun) {
+        if (!loaded) {
             if (elect_one()) w.place = stages_of(w) == shared.loader.kind ? shared.loader.place : shared.other_place;
             warp_arrive(&shared.placed[slot]);
         }

@@ -66,6 +66,7 @@ static_assert(sizeof(ImageHeader) % 16 == 0, "copied 16 bytes at a time");
 constexpr u32 PIECE_BYTES = 16;
 constexpr u32 HEADER_PIECES = sizeof(ImageHeader) / PIECE_BYTES, TENSOR_PIECES = sizeof(Tensor) / PIECE_BYTES;
 constexpr u32 IMAGE_PIECES = HEADER_PIECES + MAX_OPERANDS * TENSOR_PIECES;
+constexpr u32 FIRST_PIECES = HEADER_PIECES + 3 * TENSOR_PIECES;  // of a product: out, a, b, between which nothing lies
 constexpr u32 IMAGE_RING = IMAGES_AHEAD * IMAGE_PIECES;  // pieces of instructions on their way to the controller
 
 // Registers of the scalar unit.
@@ -151,7 +152,7 @@ struct LoaderState {
     u32 landed = 0;       // sequence of the oldest stage whose copies may be under way
     u32 taken = 0;        // works done
     u32 kind = OWN_STAGES;  // of the stages in use
-    u32 begun = 0;        // stages of the first work that were claimed before it was decoded
+    u32 loaded = 0;       // the present work, the launch's first, was before it was decoded
 };
 static_assert(RING_BARRIERS == 32, "a bit for each");
 
@@ -184,6 +185,9 @@ struct Shared {
     u32 trip_end;      // works handed out when the trip before had been decoded
     u32 stop;          // this block has trapped or heard of a trap
     WorkerPlace workers[WORKER_WARPS];
+#ifdef HOPPER
+    uint4 first[FIRST_PIECES];  // of the launch's first instruction, the loader's (hopper/first.cuh)
+#endif
 #ifdef DLA_RANKS
     char* mails[MOST_RANKS];  // of the mailboxes, at hand; without mail, there may be more ranks
 #endif

@@ -45,15 +45,16 @@ struct NextWork {
         const Work& w = Kept::shared().works[taken % WORKS];
         way = __shfl_sync(0xffffffffu, w.last ? END_OF_WORK : has_part(w) ? way_of(w) : NO_PART, 0);
     }
-    // Behind a work that this warp is done with, or a rehearsal; `said`: as the others know already.
+    // Behind a work that this warp is done with; `said`: as the others know already.
     DEV static NextWork behind(u32 taken, bool said = false) {
-        if (taken != BEFORE_FIRST && !said) warp_arrive(&Kept::shared().done[taken % WORKS]);
+        if (!said) warp_arrive(&Kept::shared().done[taken % WORKS]);
         return NextWork(taken + 1);
     }
     // What a launch begins with.
     DEV static NextWork first() {
 #ifdef HOPPER
-        if (__shfl_sync(0xffffffffu, Rehearsal::begin(), 0)) return NextWork(BEFORE_FIRST, PRODUCT_TILES);
+        const u32 way = of_first_lane(FirstProduct::announced() ? way_of(Kept::shared().works[0]) : NO_PART);
+        if (way == PRODUCT_BOXES || way == PRODUCT_TALL) return NextWork(0, way);  // others take more than has been announced
 #endif
         return NextWork(0);
     }

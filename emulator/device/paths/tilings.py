@@ -161,6 +161,7 @@ class Costs:
     together: int = 1450  # for the blocks of a pair to give each other half of their sums
     gathered: int = 55  # of a slice of a low tile, where its rows are windows
     open: int = 3000  # until a pair of blocks has agreed to share: weights come so much later
+    first: int = 4000  # more for what a launch begins with, unless results leave in boxes, which takes less code
 
 
 COSTS = Costs()
@@ -272,11 +273,12 @@ def clocks(
 def offers(
     rows: int, columns: int, batches: int, blocks: int, depth: int,
     *, tiles: tuple[Tile, ...] = TILES, split: bool = True, pairs: bool = False, together: bool = False,
-    boxes: bool = False, gathered: bool = False, costs: Costs = COSTS,
+    boxes: bool = False, gathered: bool = False, first: bool = False, costs: Costs = COSTS,
 ) -> tuple[Offer[Choice], ...]:  # fmt: skip
     """All ways with what they cost, the cheapest first.
 
-    `pairs`: the blocks of a pair may share operands; `together`: or a tile's depth; the others: see clocks.
+    `pairs`: the blocks of a pair may share operands; `together`: or a tile's depth; `first`: a launch begins with this;
+    the others: see clocks.
     """
     most = math.ceil(depth / DEPTH) // 2 if split else 1
     even_blocks = blocks % layout.PAIR == 0
@@ -309,7 +311,8 @@ def offers(
             )
             for even in (False, True)
         )  # fmt: skip
-        return Offer(choice, *(factor * each for each in found))
+        later = costs.first if first and not choice.tile.low and not (boxes and in_boxes(choice)) else 0
+        return Offer(choice, *(factor * each + later for each in found))
 
     offered = [offer(choice) for choice in choices]
     return tuple(sorted(offered, key=lambda o: (o.clocks, o.choice.brought("a") + o.choice.brought("b"))))
@@ -349,8 +352,9 @@ def ways(
     if boxes:
         tiles += tall
     offered = offers(
-        *shape, blocks, depth, tiles=tiles, split=split, pairs=pairs, together=together, boxes=boxes, gathered=gathered
-    )
+        *shape, blocks, depth, tiles=tiles, split=split, pairs=pairs, together=together, boxes=boxes, gathered=gathered,
+        first=context.first is instruction,
+    )  # fmt: skip
     return offered, fast
 
 

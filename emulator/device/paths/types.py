@@ -63,6 +63,7 @@ class Context:
     groups: Sequence[RankGroup] = ()
     pairs: Sequence[RankPairs] = ()
     decided: Mapping[int, Decision[Any]] = field(default_factory=dict)  # by id of an instruction: it is executed so
+    first: Instruction | None = None  # what a launch begins with
     maps: dict[AnyMap, int] = field(default_factory=dict)
     workspace_bytes: int = 0
 

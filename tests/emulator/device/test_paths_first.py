@@ -1,20 +1,118 @@
-"""A launch that begins with a product in boxes, whose loader begins before the controller does."""
+"""A launch that begins with a product, whose loader begins before the controller does (kernel/hopper/first.cuh)."""
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 
 from dla.assembler import assemble
+from dla.emulator.device import layout
+from dla.emulator.device.layout import PRODUCT_SCHEDULE
+from dla.emulator.device.paths import tilings
+from dla.emulator.device.paths.choices import Offer
 from dla.emulator.device.paths.tilings import Choice, Tile
+from dla.isa.descriptor import Segment
 from dla.tests.emulator.device import cpu_machine
 from dla.tests.emulator.device.cpu_machine import CpuSession
-from dla.tests.emulator.device.test_paths_gemm import failures, force, product
+from dla.tests.emulator.device.random_instructions import values
+from dla.tests.emulator.device.references import compare
+from dla.tests.emulator.device.test_paths_gemm import planned, product
+
+CONV = """
+.input x : bf16[{samples}, 23, 21, 72]
+.input w : bf16[{outputs}, {kernel}, {kernel}, 72]
+.output y : bf16[{samples}, {down}, {across}, {outputs}]
+main:
+    CONV y, x, w strides=[{step}, {step}] pads=[{pad}, {pad}, {pad}, {pad}]
+    HALT
+"""
 
 
-@pytest.mark.parametrize("columns", [256, 1280])
+def conv(outputs: int, kernel: int = 3, step: int = 1, samples: int = 3) -> str:
+    """A program of one CONV."""
+    pad = kernel // 2
+    down, across = ((size + 2 * pad - kernel) // step + 1 for size in (23, 21))
+    return CONV.format(samples=samples, outputs=outputs, kernel=kernel, step=step, pad=pad, down=down, across=across)
+
+
+def is_first(session: CpuSession) -> bool:
+    """Whether the first instruction is loaded before it is decoded, in those blocks that have a tile of it."""
+    flags = PRODUCT_SCHEDULE.values(session.headers()[0]["detail"])["flags"]
+    return session.plan.first_product and bool(flags & layout.FIRST_FITS)
+
+
+def outputs(session: CpuSession) -> bytes:
+    """Those of a run on random inputs, which are right."""
+    rng, program = np.random.default_rng(5), session.program
+    given = {t.name: values(rng, t.descriptor.bounds, t.descriptor.dtype) for t in program.in_segment(Segment.INPUT)}
+    result = session.run(given)
+    assert not [c for c in compare(program, given, result) if not c.ok]
+    return result.outputs["y"].tobytes()
+
+
+@pytest.mark.parametrize(
+    ("choice", "text"),
+    [
+        (Choice(Tile(128, 256), 1), product("bf16[128, 320]", "bf16[320, 256]", "bf16[128, 256]")),  # one tile
+        (Choice(Tile(128, 256), 1), product("bf16[128, 320]", "bf16[320, 1280]", "bf16[128, 1280]")),
+        (Choice(Tile(128, 256), 1), product("f16[2200, 64]", "f16[520, 64]", "f16[2200, 520]", "y, a, b.T")),  # bands
+        (Choice(Tile(128, 256), 1, "b"), product("bf16[520, 320]", "bf16[320, 256]", "bf16[520, 256]")),
+        (Choice(Tile(128, 256), 1, "a"), product("bf16[200, 72]", "bf16[72, 520]", "bf16[200, 520]")),
+        (Choice(Tile(64, 128), 1), product("bf16[200, 320]", "bf16[320, 304]", "bf16[200, 304]")),
+        (Choice(Tile(128, 128), 2), product("bf16[200, 520]", "bf16[520, 304]", "bf16[200, 304]")),
+        (Choice(Tile(64, 64), 1), product("bf16[100, 320]", "bf16[320, 200]", "bf16[100, 200]")),
+        (Choice(Tile(64, 64), 2, "depth"), product("bf16[64, 320]", "bf16[320, 64]", "bf16[64, 64]")),
+        (Choice(Tile(32, 64), 1), product("bf16[72, 784]", "bf16[200, 784]", "bf16[72, 200]", "y, a, b.T")),
+        (Choice(Tile(256, 64), 1), conv(64)),
+        (Choice(Tile(192, 128), 1), conv(136, 1)),
+        (Choice(Tile(128, 256), 1), conv(264, 3, 2)),
+        (Choice(Tile(64, 128), 1), conv(136, 3, 2)),
+        (Choice(Tile(256, 128), 1), conv(72, 1, 2, samples=20)),  # more than a band of positions
+    ],
+)
 @cpu_machine.needs_compiler
-def test_blocks_with_a_single_tile_go_on(monkeypatch, columns):
-    """One tile, of more stages than the ring holds, is all that the loader has, and was begun ahead of the work."""
-    force(monkeypatch, Choice(Tile(128, 256), 1), 1)
-    made = assemble(product("bf16[128, 320]", f"bf16[320, {columns}]", f"bf16[128, {columns}]"))
-    assert not failures(made, CpuSession(made, hopper=True, seed=1))
+def test_what_a_launch_begins_with_has_the_bits_of_any_other(monkeypatch, choice, text):
+    """Tiles of every kind, in one block and in all, one or several; loaded ahead, and behind another instruction."""
+    monkeypatch.setattr(tilings, "offers", lambda *_, **__: (Offer(choice, 0.0),))
+    first = CpuSession(assemble(text), hopper=True)
+    later = CpuSession(assemble(".scratch s : f32[8]\n" + text.replace("main:", "main:\n    FILL s, 1.0")), hopper=True)
+    assert is_first(first)
+    assert not is_first(later)
+    seen = set()
+    for session in (first, later):
+        for session.seed in range(2):
+            seen.add(outputs(session))
+    assert len(seen) == 1
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        product("bf16[3, 100, 64]", "bf16[3, 64, 80]", "bf16[3, 100, 80]"),  # the maps have more coordinates
+        product("bf16[200, 64]", "bf16[64, 64]", "bf16[200, 64]", "y, a, b alpha=0.5 act=softplus clamp=[0.0, 1.0]"),
+        product("bf16[n <= 200, 64]", "bf16[64, 64]", "bf16[n, 64]"),
+    ],
+    ids=["batches", "scratch", "registers"],
+)
+@cpu_machine.needs_compiler
+def test_what_does_not_fit_waits_for_its_turn(text):
+    """Batches, sums in scratch memory, and dims that registers hold."""
+    session = CpuSession(assemble(text), hopper=True)
+    assert session.plan.first_product
+    outputs(session)
+
+
+def test_results_in_boxes_come_before_what_takes_more_code():
+    """Of two ways that cost about the same, where a launch begins with the product; behind another one, the model's."""
+    layer = """
+.input x : bf16[32, 14, 14, 1024]
+.input w : bf16[256, 1, 1, 1024]
+.output y : bf16[32, 14, 14, 256]
+{scratch}main:
+{before}    CONV y, x, w
+    HALT
+"""
+    first = planned(layer.format(scratch="", before="")).schedules[0]
+    later = planned(layer.format(scratch=".scratch s : f32[8]\n", before="    FILL s, 1.0\n")).schedules[1]
+    assert first.decision.choice.tile == Tile(256, 64)
+    assert later.decision.choice.tile == Tile(128, 128)

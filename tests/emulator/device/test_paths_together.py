@@ -261,7 +261,7 @@ def test_few_rows_of_a_long_depth_take_less():
 def test_epilogues_that_can_be_finished_so(steps, expected):
     """Not what comes behind an activation, or in front of all else."""
     made = text(PRODUCTS.split("main:")[0] + f"main:\n    GEMM a, x, w{steps}\n    HALT\n", "bf16")
-    context = SimpleNamespace(target=SimpleNamespace(blocks=132), workspace_bytes=0)
+    context = SimpleNamespace(target=SimpleNamespace(blocks=132), workspace_bytes=0, first=None)
     found = tilings.ways(
         made.instructions[0], made.instructions[0].operand("a").dtype, (100, 128, 1), 6, context, in_chunks=True
     )

@@ -76,7 +76,7 @@ main:
     HALT
 """)
     session = DeviceMachine(gpus=(0, 1)).load(program)
-    assert session._sessions[0].plan.rehearsal
+    assert session._sessions[0].plan.first_product
     rng = np.random.default_rng(0)
     drawn = {"x": rng.standard_normal((2, 256, 320)), "w": rng.standard_normal((320, 512)) / 18}
     inputs = {name: convert(array, DType.BF16) for name, array in drawn.items()}

@@ -46,13 +46,13 @@ struct BoxOperand {
         outer_step = across ? DEPTH : 0;
         last_step = across || !whole ? 0 : 1;
     }
-    // To stage `stage` of the tile whose part begins at `row`.
-    DEV void begin(bool right, u32 row, u32 stage) {
+    // To the first stage of the tile whose part begins at `row`.
+    DEV void begin(bool right, u32 row) {
         const bool across = anew(flags) & (right ? B_ACROSS : A_ACROSS), whole = anew(flags) & (right ? B_WHOLE : A_WHOLE);
         row += skipped;
-        outer = across ? stage * DEPTH : row;
-        inner = whole ? 0 : across ? row : stage * DEPTH;
-        last = !whole ? 0 : across ? row / DEPTH : stage;
+        outer = across ? 0 : row;
+        inner = across && !whole ? row : 0;
+        last = across && whole ? row / DEPTH : 0;
     }
     // For one stage; then goes to the next.
     DEV void load(u32 stage, u64* full) {
@@ -79,88 +79,26 @@ DEV_CALL void load_boxes(const Work& w) {
     Loader loader;
     const HopperProducts p(w);
     BoxOperand a(p, false), b(p, true);
-    u32 begun = loader.begun;
-    bool ready = begun != 0;
-    loader.begun = 0;
+    bool ready = false;
 #pragma unroll 1
     for (u32 item = w.first_tile; item < w.tiles; item += gridDim.x) {
         const ProductItem at = p.item(item);
-        a.begin(false, at.row, begun);
-        b.begin(true, at.column, begun);
-        if (begun == 0) loader.tell(at.row, at.column);
+        a.begin(false, at.row);
+        b.begin(true, at.column);
+        loader.tell(at.row, at.column);
         if (!ready && !p.has(B_CONSTANT)) {
             loader.wait_ready();
             ready = true;
         }
         const bool filled = loader.fill_ahead(
-            p.schedule().stages - begun, BOX_GRANULES, BOX_GRANULES * GRANULE_BYTES, ready, [&](u32 stage, u64* full) { b.load(stage, full); },
+            p.schedule().stages, BOX_GRANULES, BOX_GRANULES * GRANULE_BYTES, ready, [&](u32 stage, u64* full) { b.load(stage, full); },
             [&](u32 stage, u64* full) { a.load(stage, full); }, AHEAD_GRANULES);
         if (!filled) break;
-        begun = 0;
         ready = true;
     }
     if (p.shares_operand()) loader.wait_full();
     loader.keep();
 }
-
-// The first copies of a launch that begins with such a product wait for nobody, and what they take is in the instruction's image. So
-// they are under way while the controller decodes it, which takes as long as 5,000 clocks where code comes from memory; so does all of
-// this, and there is nothing in it that can be left out.
-struct FirstBoxes {
-    static constexpr u32 PIECES = HEADER_PIECES + 3 * TENSOR_PIECES;  // out, a, b: nothing lies between them
-
-    // The loader's warp asks for the image, and for the maps: the plan counts those of the first instruction first.
-    static DEV void ask(const Launch& launch, u32 lane) {
-        if (!launch.rehearsal) return;
-        for (u32 i = lane; i < PIECES; i += WARP) copy_async_16(place() + i * PIECE_BYTES, launch.images + i * PIECE_BYTES, PIECE_BYTES);
-        copy_async_commit();
-        if (elect_one()) {
-            prefetch_map(launch.maps);
-            prefetch_map(launch.maps + TENSOR_MAP_BYTES);
-        }
-    }
-    // Whether this block's first work is such a product, of more stages than the ring has room for. Called by all lanes, each of which
-    // has asked for its part.
-    static DEV bool found() {
-        if (!shared_state().launch->rehearsal) return false;
-        copy_async_wait<0>();
-        __syncwarp();
-        return image().path == PATH_GEMM && in_wide_boxes(image()) && HopperProducts(image()).schedule().stages > BOX_STAGES &&
-               item() + 1 < image().tiles;
-    }
-    // Loads the first tile. Called by one lane.
-    static DEV_CALL void load() {
-        Loader loader;
-        const HopperProducts p(image());
-        const bool pairs = p.shares_operand();
-        const u32 first = item(), stages = p.schedule().stages;
-        BoxOperand a(p, false), b(p, true);
-        fence_proxy_shared();  // the image has been read: copies may come to where it is, the other block's too
-        loader.begun = stages;
-        if (pairs) {
-            loader.kind = SHARED_STAGES;
-            loader.tell_other();
-        }
-        const ProductItem at = p.item(first);
-        a.begin(false, at.row, 0);
-        b.begin(true, at.column, 0);
-        loader.tell(at.row, at.column);
-        if (!pairs || loader.hear_other()) {
-            loader.fill_first<BOX_GRANULES>(stages, [&](u32 stage, u64* full) {
-                b.load(stage, full);
-                a.load(stage, full);
-            });
-        }
-        loader.keep();
-    }
-
-  private:
-    // In the last granule of the ring, which nobody has a use for yet.
-    static DEV char* place() { return shared_memory + RING_BYTES - GRANULE_BYTES; }
-    static DEV const Work& image() { return *reinterpret_cast<const Work*>(place()); }
-    static DEV u32 item() { return blockIdx.x - image().first_block + (blockIdx.x >= image().first_block ? 0 : gridDim.x); }
-    static_assert(PIECES * PIECE_BYTES <= GRANULE_BYTES, "fits");
-};
 
 // Where a warp puts the pieces of a tile whose last stage is the one before the next: the first one in its staging, the second one
 // where its warpgroup's part of a was, the others where b was.
@@ -195,7 +133,6 @@ struct HopperBoxes {
 
     static DEV void run(Workers& me) {
         me.wait_placed();
-        if (me.work().first_tile >= me.work().tiles) return;
         // Of each a loop of its own: if the sums were changed on one way and not on the other, products would wait for each other.
         if (HopperProducts(me.work()).schedule().what & (Lines::BIAS | Lines::ACT)) run_tiles<false>(me);
         else run_tiles<true>(me);
@@ -206,11 +143,11 @@ struct HopperBoxes {
     template <bool PLAIN> static DEV void run_tiles(Workers& me) {
         const ProductSchedule& s = HopperProducts(me.work()).schedule();
         const u32 kind = HopperProducts(me.work()).shares_operand() ? SHARED_STAGES : OWN_STAGES, what = s.what, flags = s.flags, stages = s.stages;
-        Kept::place().tiles = (me.work().tiles - me.work().first_tile - 1) / gridDim.x;  // behind the present one
         f32 sums[SUMS];
         clear<BOX_COLUMNS>(sums);
         EarlyBias bias{};
         if (!me.wait_ready()) return;
+        Kept::place().tiles = me.work().tiles - me.work().first_tile;  // of all blocks, from the present one on
         for (bool kept = false;; kept = true) {
             multiply_any<PLAIN>(sums, flags, stages, kind, kept, me, [&] {
                 const ProductCorner corner = Kept::shared().corners[(me.place.sequence - 1) % CORNERS];
@@ -224,8 +161,8 @@ struct HopperBoxes {
             else finish_halves(sums, bias, what, me);
             const u32 left = Kept::place().tiles;
             __syncwarp();  // every lane has read it
-            if (left == 0) break;
-            Kept::place().tiles = left - 1;
+            if (left <= gridDim.x) break;
+            Kept::place().tiles = left - gridDim.x;
         }
         bulk_wait();
         me.release(Stage{me.place.sequence - 1, 0}, kind);
@@ -295,7 +232,7 @@ struct HopperBoxes {
         const BoxTarget target(me);  // there before it is needed
         if (what & Lines::HALF) pack_all<true>(sums, places, group, lane);
         else pack_all<false>(sums, places, group, lane);
-        if (Kept::place().tiles != 0) named_barrier_arrive(HAS_MET + group, WORKER_THREADS);
+        if (Kept::place().tiles > gridDim.x) named_barrier_arrive(HAS_MET + group, WORKER_THREADS);
         fence_proxy_shared();
         __syncwarp();
         if (elect_one()) {

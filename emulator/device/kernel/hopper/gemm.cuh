@@ -132,26 +132,6 @@ template <class Put> DEV void finish_in_scratch(Workers& me, Put put) {
     me.release(Stage{me.place.sequence - 1, 0});  // the scratch memory
 }
 
-// Code is fetched where it is executed first, line by line, by all blocks at once: the end of the first tile of a launch took 5 to
-// 10 times as long as that of others. So where a program begins with a product, half of the warps go through that end once, with
-// no rows to store, while the work is decoded and loaded. They take it for work number -1.
-struct Rehearsal {
-    DEV static bool is_on() { return Kept::taken() == BEFORE_FIRST; }
-    DEV static const ProductSchedule& schedule() {
-        const auto* const first = reinterpret_cast<const ImageHeader*>(shared_state().launch->images);
-        return *reinterpret_cast<const ProductSchedule*>(first->detail);
-    }
-    // Whether there is something to rehearse for this warp. Results that leave in boxes take too little code for that.
-    DEV static bool begin() {
-        const Launch* const launch = shared_state().launch;
-        if (!launch->rehearsal || Kept::warp() < WORKER_WARPS / 2) return false;
-        const u32 what = schedule().what, splits = schedule().splits, sums = schedule().tile_rows * schedule().tile_columns;
-        const Lines lines{launch->workspace, 0, what | Lines::size_of(0, max(sums / (2 * BLOCK_ROWS), PIECE_COLUMNS))};
-        lines.keep();
-        return splits == 1 && schedule().tile_rows % BLOCK_ROWS == 0 && !(schedule().flags & OUT_IN_BOXES) && lines.ending() != Ending::CALLS;
-    }
-};
-
 struct HopperGemm {
     static DEV bool shares_operand(const Work& w) { return HopperProducts(w).shares_operand(); }
 
@@ -166,15 +146,11 @@ struct HopperGemm {
 
     using Halves = TileHalves<HopperProducts, WarpPart>;
 
-    // All tiles of this block; in a rehearsal, the end of one.
+    // All tiles of this block.
     static DEV void run(Workers& me) {
-        u32 item = 0, items = 1;
-        if (!Rehearsal::is_on()) {
-            me.wait_placed();
-            item = me.work().first_tile;
-            items = me.work().tiles;
-        }
-        for (Kept::place().tiles = items; item < Kept::place().tiles; item = Kept::place().tile + gridDim.x) {
+        me.wait_placed();
+        u32 item = me.work().first_tile;
+        for (Kept::place().tiles = me.work().tiles; item < Kept::place().tiles; item = Kept::place().tile + gridDim.x) {
             __syncwarp();  // every lane has read which tile was the last one
             Kept::place().tile = item;
             f32 sums[SUMS];
@@ -221,7 +197,6 @@ struct HopperGemm {
     static constexpr u32 SAID = ~0u;  // instead of a number of tiles
     // Behind a warp's last tile, at once: on its way back to the loop over works it reads local memory.
     static DEV void say_done() {
-        if (Rehearsal::is_on()) return;
         warp_arrive(&Kept::shared().done[Kept::taken() % WORKS]);
         Kept::place().tiles = SAID;
     }
@@ -301,15 +276,10 @@ struct HopperGemm {
         return true;
     }
 
-    // False if the run is over. In a rehearsal, the main loop has no stages.
+    // False if the run is over.
     static DEV bool multiply_item(f32 (&sums)[SUMS], EarlyBias& bias, Workers& me) {
         MainLoop loop{};
-        if (Rehearsal::is_on()) {
-            loop.width = Lines::kept().pieces() * PIECE_COLUMNS;
-            loop.flags = Rehearsal::schedule().flags & ~BIAS_EARLY;
-        } else if (!begin_item(loop, me)) {
-            return false;
-        }
+        if (!begin_item(loop, me)) return false;
         const bool multiplied = multiply_by(sums, loop, me, [&] {
             if (loop.first && !me.wait_ready()) return false;
             if (loop.flags & BIAS_EARLY) bias.fetch(ProductArgs(me.work()).bias(), loop.column, loop.columns, me.lane());

@@ -141,7 +141,9 @@ DEV void HopperProducts::prepare(Work& w) {
     // Whether bias is the first to meet the sums: then it is fetched before the main loop, and added before the steps.
     if (args.steps(0) != STEP_BIAS || args.alpha() != 1.0f || args.has_c() || args.is_glu()) s.flags &= ~BIAS_EARLY;
     const ProductTiles tiles = p.tiles();
-    s.flags = s.batches == 1 && s.splits <= (tiles.shares_operand() ? 1u : 2u) && tiles.is_one_band() ? s.flags | ONE_BAND : s.flags & ~ONE_BAND;
+    const bool small = s.batches == 1 && s.splits <= (tiles.shares_operand() ? 1u : 2u) && tiles.items() < 1u << ProductTiles::MOST_BITS;
+    s.flags = small && tiles.is_one_band() ? s.flags | ONE_BAND : s.flags & ~ONE_BAND;
+    s.flags = small && s.scratch == 0 && !p.has(BATCHED) ? s.flags | FIRST_FITS : s.flags & ~FIRST_FITS;
 }
 
 // Where the warp's part of the tile at work lies, for HopperGemm::finish_piece.

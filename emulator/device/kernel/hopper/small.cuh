@@ -19,7 +19,7 @@ template <class Products, class Part> struct TileHalves {
         const u32 warp = me.warp(), warpgroup = warp / 4;
 #pragma unroll 1
         for (u32 item = me.work().first_tile; item < me.work().tiles; item += gridDim.x) {
-            meet_for_halves(warp);  // the other one is done with its staging, too: with the tile before, or a rehearsal
+            meet_for_halves(warp);  // the other one is done with its staging, too: with the tile before
             const Products p(me.work());
             if (TOGETHER && !Together::begin<HALF_SUMS>(warp, warp ^ WORKER_WARPS / 2)) return false;
             const LastTile last(me, item);

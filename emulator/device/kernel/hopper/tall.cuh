@@ -60,19 +60,21 @@ template <class T, u32 ROWS, u32 COLUMNS, bool ACROSS = false> struct TallTiles 
 
     static DEV void run(Workers& me) {
         const u32 what = HopperProducts(me.work()).schedule().what;
-        u32 left = (me.work().tiles - me.work().first_tile - 1) / gridDim.x;  // tiles behind the present one
         f32 sums[WIDTH / 2];
 #pragma unroll
         for (u32 i = 0; i < WIDTH / 2; ++i) sums[i] = 0.0f;
-        for (bool first = true;; first = false) {
-            if (first && !me.wait_ready()) return;
-            const ProductCorner corner = me.corner(STAGE_GRANULES, OWN_STAGES);
+        if (!me.wait_ready()) return;
+        u32 left = me.work().tiles - me.work().first_tile;  // tiles of all blocks, from the present one on
+        for (bool kept = false;; kept = true) {
+            ProductCorner corner{};
             f32 bias[2] = {0.0f, 0.0f};
-            if (what & Lines::BIAS) fetch_turned(bias, what & Lines::HALF ? DTYPE_F16 : DTYPE_BF16, column_of(corner, me), me);
-            multiply(sums, HopperProducts(me.work()).schedule().stages, !first, me);
+            multiply(sums, HopperProducts(me.work()).schedule().stages, kept, me, [&] {
+                corner = Kept::shared().corners[(me.place.sequence - 1) % CORNERS];
+                if (what & Lines::BIAS) fetch_turned(bias, what & Lines::HALF ? DTYPE_F16 : DTYPE_BF16, column_of(corner, me), me);
+            });
             finish(sums, bias, what, corner, me);
-            if (left == 0) break;
-            left -= 1;
+            if (left <= gridDim.x) break;
+            left -= gridDim.x;
         }
         bulk_wait();
         me.release(Stage{me.place.sequence - 1, 0});
@@ -83,7 +85,8 @@ template <class T, u32 ROWS, u32 COLUMNS, bool ACROSS = false> struct TallTiles 
     static DEV u32 column_of(const ProductCorner& corner, const Workers& me) { return corner.column() + (COLUMNS == 64 ? 0 : group(me) * 64); }
 
     // The last stage is not released: the result is put there. `kept`: so is that of the tile before still, in front of these.
-    static DEV void multiply(f32 (&sums)[WIDTH / 2], u32 stages, bool kept, Workers& me) {
+    // `meanwhile()` is done while the first products are under way.
+    template <class Meanwhile> static DEV void multiply(f32 (&sums)[WIDTH / 2], u32 stages, bool kept, Workers& me, Meanwhile meanwhile) {
         using Product = Wgmma<T, WIDTH, ACROSS, false>;
         constexpr u32 STEP = STEP_DEPTH * 2 >> 4, OUTPUTS_STEP = ACROSS ? STEP_DEPTH * LINE_BYTES >> 4 : STEP;  // in 16 bytes
         const u32 outputs = WINDOWS_BYTES + (COLUMNS == 64 ? 0 : group(me) * 64 * LINE_BYTES);
@@ -101,7 +104,10 @@ template <class T, u32 ROWS, u32 COLUMNS, bool ACROSS = false> struct TallTiles 
                 Product::multiply(sums, matrix_descriptor(a + step * OUTPUTS_STEP), matrix_descriptor(b + step * STEP));
             warpgroup_commit();
             warpgroup_wait<1>();
-            if (i == 0) continue;
+            if (i == 0) {
+                meanwhile();
+                continue;
+            }
             if (i == 1 && kept) release_kept(3, me);
             me.release(Stage{me.place.sequence - 2, 0});
         }
@@ -172,7 +178,6 @@ struct HopperTall {
 
     static DEV void run(Workers& me) {
         me.wait_placed();
-        if (me.work().first_tile >= me.work().tiles) return;
         const ProductSchedule& s = HopperProducts(me.work()).schedule();
         if (s.flags & HALF_FLOATS) run_tiles<F16>(s, me);
         else run_tiles<Bf16>(s, me);

@@ -46,17 +46,15 @@ struct ProductTiles {
     DEV bool shares_operand() const { return pair_rows != tile_rows || pair_columns != tile_columns; }
     DEV u32 items() const { return down * across * batches * splits << shares_operand(); }
 
-    DEV bool is_one_band() const { return down * pair_rows <= BAND_ROWS && down * across < 1u << MOST_BITS; }
+    DEV bool is_one_band() const { return down * pair_rows <= BAND_ROWS; }
 
     // at() where there is one band of one product, and the depth is in two parts at most: nothing to jump over.
-    DEV ProductItem in_band(u32 item) const {
-        const u32 shared = shares_operand(), half = item & shared, parted = splits - 1, place = item >> (shared + parted);
-        const u32 column = divide_small(place, down), row = place - column * down, split = item & parted;
-        const u32 share = stages >> parted, more = stages & parted;
-        const bool below = pair_rows != tile_rows;
-        return ProductItem{item >> parted, split, 0, min(row * pair_rows + (below ? half * tile_rows : 0), last_row),
-                           min(column * pair_columns + (below ? 0 : half * tile_columns), last_column), split * (share + more),
-                           share + (split < more)};
+    DEV ProductItem in_band(u32 item) const { return in_band(item, 0, down); }
+    // The same of any number of bands, if there are fewer than 2^MOST_BITS items.
+    DEV ProductItem in_bands(u32 item) const {
+        const u32 band = divide_small(BAND_ROWS + pair_rows - 1, pair_rows);
+        const u32 first = divide_small(item >> (shares_operand() + splits - 1), band * across) * band;
+        return in_band(item, first, min(band, down - first));
     }
     // n / by for n below 2^MOST_BITS: the quotient of n + 1/2 is at least 1 / (2 by) from any integer, and off by less than 2^-21 n / by.
     static constexpr u32 MOST_BITS = 20;
@@ -99,6 +97,18 @@ struct ProductTiles {
         p.row = min(p.row, last_row);
         p.column = min(p.column, last_column);
         return p;
+    }
+
+  private:
+    // In the band of `height` tiles (or pairs) that begins with row `first` of these.
+    DEV ProductItem in_band(u32 item, u32 first, u32 height) const {
+        const u32 shared = shares_operand(), half = item & shared, parted = splits - 1, place = (item >> (shared + parted)) - first * across;
+        const u32 column = divide_small(place, height), row = first + place - column * height, split = item & parted;
+        const u32 share = stages >> parted, more = stages & parted;
+        const bool below = pair_rows != tile_rows;
+        return ProductItem{item >> parted, split, 0, min(row * pair_rows + (below ? half * tile_rows : 0), last_row),
+                           min(column * pair_columns + (below ? 0 : half * tile_columns), last_column), split * (share + more),
+                           share + (split < more)};
     }
 };
 #endif
