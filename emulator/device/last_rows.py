@@ -63,7 +63,8 @@ def _both(instruction: Instruction) -> tuple[Instruction, ...]:
 
 def _is_quicker(both: tuple[Instruction, ...], whole: Instruction, context: Context, *, in_parts: bool) -> bool:
     """Whether both of them are, one behind the other; `in_parts`: no block would wait for tiles of the whole."""
-    most, few, all_rows = (schedule(i, context) for i in (*both, whole))
+    begins = replace(context, first=both[0]) if context.first is whole else context
+    most, few, all_rows = schedule(both[0], begins), schedule(both[1], context), schedule(whole, context)
     if most.decision is None or all_rows.decision is None or few.path not in (PATH_STREAM, PATH_GEMM):
         return False
     if few.path == PATH_STREAM:

@@ -116,6 +116,7 @@ def build(
     tables = _Tables()
     reach = Reach(program)
     context = Context(target, bases, reach, choices, _written(program, reach), program.groups, program.pairs)
+    context.first = next(iter(program.instructions), None)
     apart = last_rows.find(program, context) if cut else parts.uncut(program)
     context.first = next(iter(apart.program.instructions), None)
     parted = parts.find(apart.program, replace(context, maps={})) if cut else apart

@@ -58,6 +58,9 @@ DEV u32 start(const Launch& launch, Shared& shared, u32 warp, u32 lane) {
         }
     } else if (warp == WAITER) {
         if (elect_one()) {
+#ifdef HOPPER
+            mbarrier_init(&shared.announced, ARRIVING_LANES);
+#endif
             for (u32 i = 0; i < WORKS; ++i) {
                 mbarrier_init(&shared.decoded[i], ARRIVING_LANES);
                 mbarrier_init(&shared.placed[i], ARRIVING_LANES);

@@ -134,7 +134,6 @@ DEV_CALL void load_path(const Work& w) {
 DEV void run_loader() {
 #ifdef HOPPER
     if (FirstProduct::found()) {
-        FirstProduct::announce();
         if (elect_one()) FirstProduct::load();
         __syncwarp();
     }

@@ -187,6 +187,8 @@ struct Shared {
     WorkerPlace workers[WORKER_WARPS];
 #ifdef HOPPER
     uint4 first[FIRST_PIECES];  // of the launch's first instruction, the loader's (hopper/first.cuh)
+    u64 announced;              // loader -> workers: whether that is a product, of which this block has a tile,
+    u32 begins_here;            // is here
 #endif
 #ifdef DLA_RANKS
     char* mails[MOST_RANKS];  // of the mailboxes, at hand; without mail, there may be more ranks

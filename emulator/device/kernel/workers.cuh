@@ -53,7 +53,7 @@ struct NextWork {
     // What a launch begins with.
     DEV static NextWork first() {
 #ifdef HOPPER
-        const u32 way = of_first_lane(FirstProduct::announced() ? way_of(Kept::shared().works[0]) : NO_PART);
+        const u32 way = of_first_lane(FirstProduct::is_here() ? way_of(Kept::shared().works[0]) : NO_PART);
         if (way == PRODUCT_BOXES || way == PRODUCT_TALL) return NextWork(0, way);  // others take more than has been announced
 #endif
         return NextWork(0);

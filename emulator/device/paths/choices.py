@@ -93,7 +93,7 @@ def fields_of(choice: Any) -> Mapping[str, Any]:
 
 
 def key_of(instruction: Instruction, ways: int, is_constant: Callable[[Descriptor], bool]) -> str:
-    """All that the speed of `instruction` may depend on, in a line: of two with one key, the same way is the quickest.
+    """All that the speed of `instruction` may depend on behind others, in a line: of a key, one way is the quickest.
 
     That is: its name, how many `ways` there are, each operand's type, bounds, strides and alignment, whether a register
     moves it or nothing writes it, and its attributes, but for the values of scalars.

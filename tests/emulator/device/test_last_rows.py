@@ -62,6 +62,13 @@ def test_other_rows_stay(rows):
     assert {schedule.path for schedule in made.schedules[:-1]} == {PATH_GEMM}
 
 
+@pytest.mark.parametrize("rows", [513, 1025, 1030])
+def test_what_a_launch_begins_with_is_priced_as_such(rows):
+    """Cut off or not: tiles that hold all rows are taken for all of them."""
+    text = f".input x : bf16[{rows}, 1024]\n.input w : bf16[1024, 1024]\n.output y : bf16[{rows}, 1024]\n"
+    assert origins(text + "main:\n    GEMM y, x, w\n    HALT\n") == [0, 1]
+
+
 @pytest.mark.parametrize(
     ("old", "new"),
     [

@@ -12,6 +12,7 @@ from dla.emulator.device.paths import tilings
 from dla.emulator.device.paths.choices import Offer
 from dla.emulator.device.paths.tilings import Choice, Tile
 from dla.isa.descriptor import Segment
+from dla.isa.dtypes import DType
 from dla.tests.emulator.device import cpu_machine
 from dla.tests.emulator.device.cpu_machine import CpuSession
 from dla.tests.emulator.device.random_instructions import values
@@ -37,8 +38,9 @@ def conv(outputs: int, kernel: int = 3, step: int = 1, samples: int = 3) -> str:
 
 def is_first(session: CpuSession) -> bool:
     """Whether the first instruction is loaded before it is decoded, in those blocks that have a tile of it."""
-    flags = PRODUCT_SCHEDULE.values(session.headers()[0]["detail"])["flags"]
-    return session.plan.first_product and bool(flags & layout.FIRST_FITS)
+    header = session.headers()[0]
+    fits = PRODUCT_SCHEDULE.values(header["detail"])["flags"] & layout.FIRST_FITS
+    return session.plan.first_product and bool(fits) and header["tiles"] > 0
 
 
 def outputs(session: CpuSession) -> bytes:
@@ -60,6 +62,13 @@ def outputs(session: CpuSession) -> bytes:
         (Choice(Tile(128, 256), 1, "a"), product("bf16[200, 72]", "bf16[72, 520]", "bf16[200, 520]")),
         (Choice(Tile(64, 128), 1), product("bf16[200, 320]", "bf16[320, 304]", "bf16[200, 304]")),
         (Choice(Tile(128, 128), 2), product("bf16[200, 520]", "bf16[520, 304]", "bf16[200, 304]")),
+        (Choice(Tile(128, 128), 1), product("bf16[2200, 64]", "bf16[64, 304]", "bf16[2200, 304]")),  # bands, in lines
+        (Choice(Tile(128, 128), 2), product("bf16[2200, 128]", "bf16[128, 304]", "bf16[2200, 304]")),
+        (Choice(Tile(128, 128), 1), product("f32[200, 96]", "f32[96, 304]", "f32[200, 304]", "y, a, b math=tf32")),
+        (
+            Choice(Tile(64, 128), 1),
+            product("bf16[40, 320]", "bf16[320, 304]", "bf16[40, 304]"),
+        ),  # fewer rows than a tile has
         (Choice(Tile(64, 64), 1), product("bf16[100, 320]", "bf16[320, 200]", "bf16[100, 200]")),
         (Choice(Tile(64, 64), 2, "depth"), product("bf16[64, 320]", "bf16[320, 64]", "bf16[64, 64]")),
         (Choice(Tile(32, 64), 1), product("bf16[72, 784]", "bf16[200, 784]", "bf16[72, 200]", "y, a, b.T")),
@@ -90,16 +99,29 @@ def test_what_a_launch_begins_with_has_the_bits_of_any_other(monkeypatch, choice
     [
         product("bf16[3, 100, 64]", "bf16[3, 64, 80]", "bf16[3, 100, 80]"),  # the maps have more coordinates
         product("bf16[200, 64]", "bf16[64, 64]", "bf16[200, 64]", "y, a, b alpha=0.5 act=softplus clamp=[0.0, 1.0]"),
-        product("bf16[n <= 200, 64]", "bf16[64, 64]", "bf16[n, 64]"),
     ],
-    ids=["batches", "scratch", "registers"],
+    ids=["batches", "scratch"],
 )
 @cpu_machine.needs_compiler
 def test_what_does_not_fit_waits_for_its_turn(text):
-    """Batches, sums in scratch memory, and dims that registers hold."""
+    """Batches, and sums in scratch memory."""
     session = CpuSession(assemble(text), hopper=True)
-    assert session.plan.first_product
     outputs(session)
+    assert not is_first(session)
+
+
+@cpu_machine.needs_compiler
+def test_dims_that_registers_hold_wait_for_their_turn():
+    """How many tiles there are, only the controller knows."""
+    rng = np.random.default_rng(6)
+    given = {"a": values(rng, (150, 64), DType.BF16), "b": values(rng, (64, 64), DType.BF16)}
+    sessions = [
+        CpuSession(assemble(product(f"bf16[{rows}, 64]", "bf16[64, 64]", f"bf16[{out}, 64]")), hopper=True)
+        for rows, out in (("150", "150"), ("n <= 200", "n"))
+    ]
+    fixed, moving = (session.run(given).outputs["y"][:150].tobytes() for session in sessions)
+    assert [is_first(session) for session in sessions] == [True, False]
+    assert fixed == moving
 
 
 def test_results_in_boxes_come_before_what_takes_more_code():

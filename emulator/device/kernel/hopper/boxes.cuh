@@ -10,7 +10,6 @@
 
 constexpr u32 BOX_ROWS = 128, BOX_COLUMNS = 256;  // of a tile
 constexpr u32 BOX_GRANULES = (BOX_ROWS + BOX_COLUMNS) * LINE_BYTES / GRANULE_BYTES;  // of a stage
-constexpr u32 BOX_STAGES = GRANULES / BOX_GRANULES;  // that the ring has room for
 constexpr u32 BOX_PIECES = SUMS / PIECE_SUMS, BOXES_AT_ONCE = 2;  // of a warp
 constexpr u32 BOX_BYTES = PIECE_ROWS * LINE_BYTES;
 static_assert(BOX_BYTES * WORKER_WARPS == STAGING_BYTES, "a warp's staging is a box");

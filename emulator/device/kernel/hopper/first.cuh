@@ -17,30 +17,34 @@ struct FirstProduct {
             prefetch_map(launch.maps + TENSOR_MAP_BYTES);
         }
     }
-    // Whether this block's first work is such a product, of which it has a tile. Called by all lanes, each of which has asked for its part.
+    // The loader's: whether this block's first work is such a product, of which it has a tile. Tells the workers so, and what they can begin
+    // with; the controller, which decodes the same, writes the same. Called by all lanes, each of which has asked for its part.
     static DEV bool found() {
-        if (!shared_state().launch->first_product) return false;
+        Shared& shared = shared_state();
+        if (!shared.launch->first_product) return false;
         copy_async_wait<0>();
         __syncwarp();
-        return HopperProducts(image()).has(FIRST_FITS) && item() + 1 < image().tiles;
-    }
-    // Tells the workers what they can begin with. The controller, which decodes the same, writes the same. Called by all lanes.
-    static DEV void announce() {
-        Work& w = shared_state().works[0];
+        const bool here = HopperProducts(image()).has(FIRST_FITS) && item() + 1 < image().tiles;
+        Work& w = shared.works[0];
         const u32 lane = threadIdx.x % WARP;
-        if (lane < PATH_DETAIL) w.detail[lane] = image().detail[lane];
-        if (lane == 0) w.path = image().path;
-        if (lane == 0) w.place = RingPlace();
-        __syncwarp();
-        warp_arrive(&shared_state().placed[0]);
+        if (here && lane < PATH_DETAIL) w.detail[lane] = image().detail[lane];
+        if (lane == 0) {
+            shared.begins_here = here;
+            if (here) {
+                w.path = image().path;
+                w.place = RingPlace();
+            }
+        }
+        warp_arrive(&shared.announced);
+        if (here) warp_arrive(&shared.placed[0]);
+        return here;
     }
-    // The workers': waits until that has been said, or the block's first work decoded, whatever it is. Whether there is a work to begin with.
-    static DEV bool announced() {
+    // The workers': waits for that.
+    static DEV bool is_here() {
         Shared& shared = Kept::shared();
         if (!shared.launch->first_product) return false;
-        while (!mbarrier_test(&shared.placed[0], 0))
-            if (mbarrier_passed(&shared.decoded[0], 0)) return false;
-        return shared.works[0].path == PATH_GEMM || shared.works[0].path == PATH_CONV;
+        wait_phase(&shared.announced, 0);
+        return shared.begins_here;
     }
     // Loads all of it. Called by one lane.
     static DEV_CALL void load() {
