@@ -25,7 +25,7 @@ CARD_PLACES, CARD_PLACE_BYTES, DIRECT_BYTES = 2, 16384, 16384
 IMAGES_AHEAD = 3
 PATH_GENERIC, PATH_GEMM, PATH_STREAM, PATH_CONV, PATH_FLASH, PATH_PIXELS, PATH_HOST = range(7)
 PATHS = ("generic", "gemm", "stream", "conv", "flash", "pixels", "host")  # their names
-TENSOR_MAP_BYTES = 128
+TENSOR_MAP_BYTES, FIRST_TILE_BYTES = 128, 144
 MAX_SPLITS = 6
 A_ACROSS, B_ACROSS, HALF_FLOATS, BATCHED, B_CONSTANT, BIAS_EARLY = (1 << i for i in range(6))
 OUT_IN_LINES, A_WHOLE, B_WHOLE, A_SHARED, B_SHARED = (1 << i for i in range(6, 11))
@@ -76,6 +76,7 @@ CONSTANTS: dict[str, tuple[int, str]] = {
     "IMAGES_AHEAD": (IMAGES_AHEAD, "instructions asked for by the controller, the present one included"),
     "CONTROLLER_ONLY": (CONTROLLER_ONLY, "flag of instructions that the controller executes itself"),
     "TENSOR_MAP_BYTES": (TENSOR_MAP_BYTES, "CUtensorMap"),
+    "FIRST_TILE_BYTES": (FIRST_TILE_BYTES, "what a block's loader begins with (kernel/hopper/first.cuh)"),
     "MAX_SPLITS": (MAX_SPLITS, "parts of the depth of a product"),
     "A_ACROSS": (A_ACROSS, "flags of a ProductSchedule: the rows of a are neighbours in memory, not its columns"),
     "B_ACROSS": (B_ACROSS, "the columns of b are neighbours"),
@@ -389,6 +390,7 @@ LAUNCH = Struct(
         ("trace_room", "<u4", 1, "u32", "spans that each block may note in the traced build"),
         ("trace", "<u8", 1, "char*", "and where: blocks, then spans"),
         ("mailboxes", "<u8", 1, "const Mailbox*", "of each rank of the world, in the build for several ranks"),
+        ("first_tiles", "<u8", 1, "char*", "for each block, FIRST_TILE_BYTES"),
     ),
 )
 TRACE_BLOCK = Struct(

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from dla.emulator.device.build import Kernel
-from dla.emulator.device.layout import COUNTER_WORDS, PROBE, WARP
+from dla.emulator.device.layout import COUNTER_WORDS, FIRST_TILE_BYTES, PROBE, WARP
 from dla.emulator.device.memory import DeviceMemory
 from dla.emulator.device.plan import Plan
 from dla.isa.dtypes import Array
@@ -16,7 +16,7 @@ from dla.isa.dtypes import Array
 class LoadedPlan:
     """A plan with its tables, completion counters, workspace and probes, all its own."""
 
-    def __init__(self, plan: Plan, memory: DeviceMemory) -> None:
+    def __init__(self, plan: Plan, memory: DeviceMemory, blocks: int) -> None:
         self.plan = plan
         self._memory = memory
         upload = memory.upload
@@ -24,6 +24,7 @@ class LoadedPlan:
             "images": upload(plan.images),
             "image_places": upload(plan.image_places),
             "maps": upload(np.frombuffer(b"".join(m.encode() for m in plan.maps), np.uint8)),
+            "first_tiles": upload(np.zeros(blocks * FIRST_TILE_BYTES, np.uint8)),
             "workspace": upload(np.zeros(plan.workspace_bytes, np.uint8)),
             "exchange": upload(np.full(2 * plan.exchange_bytes, 0xFF, np.uint8)),
             "counters": upload(np.zeros(COUNTER_WORDS, np.uint32)),

@@ -249,7 +249,7 @@ class DeviceSession:
         """The plan of a specialised program, ready for launches."""
         self._measure(program)
         made = plan.build(program, self.memory.bases, self._target, self._choices, cut=self._cut)
-        loaded = LoadedPlan(made, self.memory)
+        loaded = LoadedPlan(made, self.memory, self._target.blocks)
         record = self.record.copy()
         loaded.describe(record)
         loaded.prepare(self._kernel, self._target.blocks, record)

@@ -46,7 +46,8 @@ struct Loader : LoaderState {
     }
     // Tells the workers where the tile begins whose first stage is the next one to be claimed. They read it before they release
     // that stage; the stage of what it replaces they have released.
-    DEV void tell(u32 row, u32 column) { shared_state().corners[place.sequence % CORNERS] = ProductCorner::at(row, column); }
+    DEV void tell(u32 row, u32 column) { tell(ProductCorner::at(row, column)); }
+    DEV void tell(const ProductCorner& corner) { shared_state().corners[place.sequence % CORNERS] = corner; }
     // Claims `count` stages of one size, and lets start(address, full) start the copies to each; false if the run is over.
     // Once the ring holds nothing else, each takes the place of the oldest one, and little has to be worked out.
     template <class Start> DEV bool fill(u32 count, u32 granules, u32 bytes, Start start) {

@@ -142,16 +142,21 @@ extern "C" __global__ void __launch_bounds__(WARP, 1) dla_prepare(const __grid_c
     shared.scalars.registers.s[lane] = 0;
     __syncwarp();
     Fetcher fetcher;
-    for (u32 at = blockIdx.x; at < launch.instructions; at += gridDim.x) {
+    Work& w = shared.works[0];
+    const auto prepared = [&](u32 at) {  // false if there is nothing to do
         fetcher.jump(at, lane);
-        Work& w = shared.works[0];
         const Head head(shared.images);
         decode(shared.scalars, shared.images, head, w, at, lane);
-        if (head.dynamic) continue;
-#ifdef DLA_RANKS
-        if (head.path == PATH_HOST) continue;
-#endif
+        if (head.dynamic || head.path == PATH_HOST) return false;
         prepare_path(w, lane);
+        return true;
+    };
+#ifdef HOPPER
+    if (launch.first_product && prepared(0) && lane == 0) FirstProduct::prepare(w, launch.first_tiles);
+    __syncwarp();
+#endif
+    for (u32 at = blockIdx.x; at < launch.instructions; at += gridDim.x) {
+        if (!prepared(at)) continue;
         const u32 tiles = tiles_of_path(w);
         auto* image = reinterpret_cast<ImageHeader*>(launch.images + static_cast<u64>(launch.image_places[2 * at]) * PIECE_BYTES);
         const u32 granules = scratch_granules(w);

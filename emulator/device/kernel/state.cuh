@@ -186,7 +186,8 @@ struct Shared {
     u32 stop;          // this block has trapped or heard of a trap
     WorkerPlace workers[WORKER_WARPS];
 #ifdef HOPPER
-    uint4 first[FIRST_PIECES];  // of the launch's first instruction, the loader's (hopper/first.cuh)
+    uint4 first[FIRST_PIECES];  // of the launch's first instruction, the loader's (hopper/first.cuh),
+    uint4 first_tile[FIRST_TILE_BYTES / PIECE_BYTES];  // and of this block's first tile of it
     u64 announced;              // loader -> workers: whether that is a product, of which this block has a tile,
     u32 begins_here;            // is here
 #endif

@@ -53,14 +53,25 @@ struct NextWork {
     // What a launch begins with.
     DEV static NextWork first() {
 #ifdef HOPPER
-        const u32 way = of_first_lane(FirstProduct::is_here() ? way_of(Kept::shared().works[0]) : NO_PART);
-        if (way == PRODUCT_BOXES || way == PRODUCT_TALL) return NextWork(0, way);  // others take more than has been announced
+        const u32 way = of_first_lane(way_at_once());
+        if (way != NO_PART) return NextWork(0, way);
 #endif
         return NextWork(0);
     }
 
   private:
     DEV NextWork(u32 number, u32 its_way) : taken(number), way(its_way) {}
+#ifdef HOPPER
+    // Of a launch's first product, if it takes no more than has been announced until it waits for what it depends on, and does nothing wrong
+    // where it takes its last tile for another one's; else NO_PART.
+    static DEV u32 way_at_once() {
+        if (!FirstProduct::is_here()) return NO_PART;
+        const HopperProducts p(Kept::shared().works[0]);
+        const u32 way = p.schedule().way;
+        const bool by_halves = way >= PRODUCT_HALVES && way <= PRODUCT_LOW_TOGETHER && p.norm() == 0;
+        return way == PRODUCT_BOXES || way == PRODUCT_TALL || by_halves ? way : NO_PART;
+    }
+#endif
     // Whether the warp of this lane, the first one, has a unit of `w`, as thread_in_turn gives them out.
     DEV bool has_part(const Work& w) const {
         if (!LEAVES_OUT) return true;

@@ -32,6 +32,7 @@ from dla.emulator.device.laid_out import laid_out, transpose
 from dla.emulator.device.layout import (
     COUNTER_WORDS,
     COUNTERS,
+    FIRST_TILE_BYTES,
     IMAGE_HEADER,
     LAUNCH,
     PROBE,
@@ -159,6 +160,7 @@ class CpuSession:
         tables = {
             "images": self._copied(made.images), "image_places": self._copied(made.image_places),
             "maps": maps, "workspace": self._room(made.workspace_bytes + 16),
+            "first_tiles": self._room(BLOCKS * FIRST_TILE_BYTES),
             "counters": np.zeros(COUNTER_WORDS, np.uint32), "exchange": self._room(2 * made.exchange_bytes + 16),
             "abort": self._abort, "report": self._report, "probes": np.zeros(max(1, len(made.probes)), PROBE.dtype),
             "initial_registers": self._registers,

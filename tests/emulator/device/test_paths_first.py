@@ -29,6 +29,13 @@ main:
 """
 
 
+def added(dtype: str, rows: int, columns: int) -> str:
+    """A program of one GEMM with bias, activation and residual: workers begin before they know where these are."""
+    text = product(f"{dtype}[{rows}, 320]", f"{dtype}[320, {columns}]", f"{dtype}[{rows}, {columns}]")
+    text = text.replace("main:", f".input q : {dtype}[{columns}]\n.input r : {dtype}[{rows}, {columns}]\nmain:")
+    return text.replace("y, a, b", "y, a, b bias=q act=gelu residual=r")
+
+
 def conv(outputs: int, kernel: int = 3, step: int = 1, samples: int = 3) -> str:
     """A program of one CONV."""
     pad = kernel // 2
@@ -69,6 +76,9 @@ def outputs(session: CpuSession) -> bytes:
         (Choice(Tile(64, 64), 1), product("bf16[100, 320]", "bf16[320, 200]", "bf16[100, 200]")),
         (Choice(Tile(64, 64), 2, "depth"), product("bf16[64, 320]", "bf16[320, 64]", "bf16[64, 64]")),
         (Choice(Tile(32, 64), 1), product("bf16[72, 784]", "bf16[200, 784]", "bf16[72, 200]", "y, a, b.T")),
+        (Choice(Tile(16, 64), 1), added("bf16", 24, 136)),
+        (Choice(Tile(48, 64), 2, "depth"), added("bf16", 96, 136)),
+        (Choice(Tile(64, 64), 1), added("f16", 100, 200)),
         (Choice(Tile(256, 64), 1), conv(64)),
         (Choice(Tile(192, 128), 1), conv(136, 1)),
         (Choice(Tile(128, 256), 1), conv(264, 3, 2)),

@@ -38,10 +38,8 @@ struct ConvSlice {
     static constexpr u32 BEYOND = 1u << 30;
 };
 
-// Starts the copies of one item, stage by stage, slice by slice. Each instruction counts: about five clocks, of some hundred that
-// the products of a slice take.
-struct ConvLoader {
-    const Work& work;
+// What the copies of one item are to begin with.
+struct ConvPlace {
     const char* x_map;
     u32 slices;  // of a stage, which has those of x first
     u32 line, channels;
@@ -50,15 +48,28 @@ struct ConvLoader {
     u32 column;     // the tile's first output
     ConvSlice windows, kernels;  // the next ones
 
-    DEV ConvLoader(const HopperProducts& p, const ProductItem& at)
-        : work(p.work), x_map(static_cast<const char*>(p.map(p.schedule().a_map))), slices(p.schedule().slices), line(p.line()),
-          channels(args().w().dims[args().w().rank - 1]), column(at.column), windows(at.first_stage * slices, line, args()), kernels(windows) {
-        const Tensor& out = args().out();
+    DEV ConvPlace(const HopperProducts& p, const ProductItem& at) : ConvPlace(p, at, ConvArgs::of(p.work)) {}
+
+  private:
+    DEV ConvPlace(const HopperProducts& p, const ProductItem& at, const ConvArgs& args)
+        : x_map(static_cast<const char*>(p.map(p.schedule().a_map))), slices(p.schedule().slices), line(p.line()),
+          channels(args.w().dims[args.w().rank - 1]), column(at.column), windows(at.first_stage * slices, line, args), kernels(windows) {
+        const Tensor& out = args.out();
         const u32 across = out.dims[out.rank - 2], down = out.rank == 4 ? out.dims[1] : 1, position = at.row / across;
         sample = position / down;
-        left = static_cast<i32>(at.row - position * across) * args().strides(1) - args().pads(1);
-        top = static_cast<i32>(position - sample * down) * args().strides(0) - args().pads(0);
+        left = static_cast<i32>(at.row - position * across) * args.strides(1) - args.pads(1);
+        top = static_cast<i32>(position - sample * down) * args.strides(0) - args.pads(0);
     }
+};
+
+// Starts the copies of one item, stage by stage, slice by slice. Each instruction counts: about five clocks, of some hundred that
+// the products of a slice take.
+struct ConvLoader : ConvPlace {
+    const Work& work;
+
+    DEV ConvLoader(const HopperProducts& p, const ProductItem& at) : ConvPlace(p, at), work(p.work) {}
+    DEV ConvLoader(const HopperProducts& p, const ConvPlace& place) : ConvPlace(place), work(p.work) {}
+    DEV void go_to(const ConvPlace& place) { static_cast<ConvPlace&>(*this) = place; }
     DEV const ConvArgs& args() const { return ConvArgs::of(work); }
     // What follows is looked up for each stage: the loader has few registers.
     DEV const ProductSchedule& schedule() const { return HopperProducts(work).schedule(); }
