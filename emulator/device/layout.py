@@ -25,7 +25,8 @@ CARD_PLACES, CARD_PLACE_BYTES, DIRECT_BYTES = 2, 16384, 16384
 IMAGES_AHEAD = 3
 PATH_GENERIC, PATH_GEMM, PATH_STREAM, PATH_CONV, PATH_FLASH, PATH_PIXELS, PATH_HOST = range(7)
 PATHS = ("generic", "gemm", "stream", "conv", "flash", "pixels", "host")  # their names
-TENSOR_MAP_BYTES, FIRST_TILE_BYTES = 128, 144
+TENSOR_MAP_BYTES, FIRST_WORK_BYTES, FIRST_TILE_BYTES = 128, 1440, 144
+BEGINS, BEGINS_WITH_PRODUCT = 1, 2
 MAX_SPLITS = 6
 A_ACROSS, B_ACROSS, HALF_FLOATS, BATCHED, B_CONSTANT, BIAS_EARLY = (1 << i for i in range(6))
 OUT_IN_LINES, A_WHOLE, B_WHOLE, A_SHARED, B_SHARED = (1 << i for i in range(6, 11))
@@ -76,6 +77,8 @@ CONSTANTS: dict[str, tuple[int, str]] = {
     "IMAGES_AHEAD": (IMAGES_AHEAD, "instructions asked for by the controller, the present one included"),
     "CONTROLLER_ONLY": (CONTROLLER_ONLY, "flag of instructions that the controller executes itself"),
     "TENSOR_MAP_BYTES": (TENSOR_MAP_BYTES, "CUtensorMap"),
+    "BEGINS_WITH_PRODUCT": (BEGINS_WITH_PRODUCT, "a Launch's begins: its first work is one on a hot path"),
+    "FIRST_WORK_BYTES": (FIRST_WORK_BYTES, "DecodedWork"),
     "FIRST_TILE_BYTES": (FIRST_TILE_BYTES, "what a block's loader begins with (kernel/hopper/first.cuh)"),
     "MAX_SPLITS": (MAX_SPLITS, "parts of the depth of a product"),
     "A_ACROSS": (A_ACROSS, "flags of a ProductSchedule: the rows of a are neighbours in memory, not its columns"),
@@ -84,10 +87,7 @@ CONSTANTS: dict[str, tuple[int, str]] = {
     "FLOATS": (FLOATS, "f32: as tf32,"),
     "EXACT": (EXACT, "or as it is, by multiply-add"),
     "BY_PIECES": (BY_PIECES, "of those: the epilogue is not the portable one, although the sums are in scratch memory"),
-    "TRANSPOSED": (
-        TRANSPOSED,
-        "what is multiplied is b.T and a.T; the sums are the result's, transposed",
-    ),
+    "TRANSPOSED": (TRANSPOSED, "b.T and a.T are multiplied; the sums are the result's, transposed"),
     "OVERLAPPING_DOWN": (OVERLAPPING_DOWN, "the last tile down ends with the last row: it has some of the one before"),
     "OVERLAPPING_ACROSS": (OVERLAPPING_ACROSS, "the last tile across ends with the last column"),
     "A_SHORT": (A_SHORT, "there are fewer rows than a tile has, and copies bring no more of a"),
@@ -380,7 +380,7 @@ LAUNCH = Struct(
         ("instructions", "<u4", 1, "u32", "length of the program"),
         ("first_pieces", "<u4", IMAGES_AHEAD, "u32", "lengths of the first images, in 16 bytes"),
         ("pairs", "<u4", 1, "u32", "whether the blocks of a pair work together anywhere in the program"),
-        ("first_product", "<u4", 1, "u32", "whether the launch begins the program, with a product on a hot path"),
+        ("begins", "<u4", 1, "u32", "where the first work comes decoded, 1, or BEGINS_WITH_PRODUCT; else 0"),
         ("exchange_bytes", "<u4", 1, "u32", "of a set, in whole 16 bytes"),
         ("expected_base", "<u4", 1, "u32", "0; the tests plant a hang with anything else"),
         ("rank", "<u4", 1, "u32", ""),
@@ -390,7 +390,7 @@ LAUNCH = Struct(
         ("trace_room", "<u4", 1, "u32", "spans that each block may note in the traced build"),
         ("trace", "<u8", 1, "char*", "and where: blocks, then spans"),
         ("mailboxes", "<u8", 1, "const Mailbox*", "of each rank of the world, in the build for several ranks"),
-        ("first_tiles", "<u8", 1, "char*", "for each block, FIRST_TILE_BYTES"),
+        ("first", "<u8", 1, "char*", "that work, FIRST_WORK_BYTES; then for each block FIRST_TILE_BYTES"),
     ),
 )
 TRACE_BLOCK = Struct(

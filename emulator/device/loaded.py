@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from dla.emulator.device.build import Kernel
-from dla.emulator.device.layout import COUNTER_WORDS, FIRST_TILE_BYTES, PROBE, WARP
+from dla.emulator.device.layout import COUNTER_WORDS, FIRST_TILE_BYTES, FIRST_WORK_BYTES, PROBE, WARP
 from dla.emulator.device.memory import DeviceMemory
 from dla.emulator.device.plan import Plan
 from dla.isa.dtypes import Array
@@ -24,7 +24,7 @@ class LoadedPlan:
             "images": upload(plan.images),
             "image_places": upload(plan.image_places),
             "maps": upload(np.frombuffer(b"".join(m.encode() for m in plan.maps), np.uint8)),
-            "first_tiles": upload(np.zeros(blocks * FIRST_TILE_BYTES, np.uint8)),
+            "first": upload(np.zeros(FIRST_WORK_BYTES + blocks * FIRST_TILE_BYTES, np.uint8)),
             "workspace": upload(np.zeros(plan.workspace_bytes, np.uint8)),
             "exchange": upload(np.full(2 * plan.exchange_bytes, 0xFF, np.uint8)),
             "counters": upload(np.zeros(COUNTER_WORDS, np.uint32)),
@@ -42,7 +42,7 @@ class LoadedPlan:
             record[name] = table.ptr
         record["instructions"] = len(self.plan.executed.instructions)
         record["first_pieces"], record["pairs"] = self.plan.first_pieces, self.plan.pairs
-        record["first_product"], record["exchange_bytes"] = self.plan.first_product, self.plan.exchange_bytes
+        record["begins"], record["exchange_bytes"] = self.plan.begins, self.plan.exchange_bytes
 
     def prepare(self, kernel: Kernel, blocks: int, record: Any) -> None:
         """Let the GPU fill in what it alone knows of the images, once; `record` describes this plan. Not waited for."""

@@ -18,6 +18,8 @@ from dla.emulator.device import exchange, last_rows, parts
 from dla.emulator.device.exchange import Exchange
 from dla.emulator.device.generate import handler_numbers
 from dla.emulator.device.layout import (
+    BEGINS,
+    BEGINS_WITH_PRODUCT,
     CHANNELS_SLOT,
     CONTROLLER_ONLY,
     COUNTERS,
@@ -27,6 +29,7 @@ from dla.emulator.device.layout import (
     NORMALISED_SLOT,
     PATH_CONV,
     PATH_GEMM,
+    PATH_HOST,
     TABLES_SLOT,
     TENSOR,
     WAIT_FOR_ALL,
@@ -81,9 +84,12 @@ class Plan:
         return self.image_places[:IMAGES_AHEAD, 1]
 
     @property
-    def first_product(self) -> bool:
-        """Whether the program begins with a product on a hot path: see kernel/hopper/first.cuh."""
-        return self.schedules[0].path in (PATH_GEMM, PATH_CONV)
+    def begins(self) -> int:
+        """What a LAUNCH of the whole program says of its first work: see kernel/hopper/first.cuh."""
+        first = self.headers[0]
+        if first["dynamic"] or first["scalar_count"] or first["waits"] or first["path"] == PATH_HOST:
+            return 0
+        return BEGINS_WITH_PRODUCT if first["path"] in (PATH_GEMM, PATH_CONV) else BEGINS
 
     @property
     def pairs(self) -> bool:

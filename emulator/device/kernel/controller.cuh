@@ -236,14 +236,42 @@ struct Controller {
         if (first_lane()) count_relaxed(launch.counters + TURN_AT, 2 * gridDim.x - 1);
     }
 
+#ifdef HOPPER
+    // Hands out the first instruction, which has come decoded, and goes on to the second one.
+    DEV void hand_out_first(Fetcher& fetcher) {
+        wait_phase(&shared.announced, 0);
+        Work& w = shared.works[0];
+        const u32 ahead_begin = w.ahead_begin, ahead_pieces = w.ahead_pieces, signal = w.signal, tiles = w.tiles;
+        const u32 blocks = tiles < gridDim.x ? tiles : gridDim.x;
+        const bool takes_part = w.first_tile < tiles;
+        __syncwarp();
+        if (takes_part) {
+            if (first_lane()) {
+                w.exchange = shared.exchange;
+                Tracing::decoded(w);
+            }
+            push();
+        }
+        expect(signal, blocks, blocks > (takes_part ? 1 : 0));
+        steps = 1;
+        fetcher.advance(launch, shared.images, ahead_begin, ahead_pieces, lane);
+    }
+#endif
+
     DEV void run() {
         Fetcher fetcher;
-        Fetcher::arrive();
+        if (!Fetcher::begins(launch)) Fetcher::arrive();
         take_turn();
         u32 at = 0;
 #ifdef DLA_RANKS
         at = resume(launch, shared.scalars, steps, lane);
         if (at) fetcher.jump(at, lane);
+#endif
+#ifdef HOPPER
+        if (Fetcher::begins(launch)) {
+            hand_out_first(fetcher);
+            at = 1;
+        }
 #endif
         while (at < launch.instructions) {
             // A long scalar loop waits for nobody, and still has to hear of a trap or an interrupt.

@@ -7,14 +7,22 @@
 struct Fetcher {
     u32 at = 0;  // piece where the present one begins
 
-    // What a launch begins with: asks for the first instructions, without a look at the table of places.
+    // What a launch begins with: asks for the first instructions, without a look at the table of places; but not for one that comes decoded.
     DEV static void begin(const Launch& launch, uint4* ring, u32 lane) {
         u32 begin = 0;
 #pragma unroll
         for (u32 i = 0; i < IMAGES_AHEAD; ++i) {
-            ask(launch, ring + i * IMAGE_PIECES, begin, launch.first_pieces[i], lane);
+            ask(launch, ring + i * IMAGE_PIECES, begin, i == 0 && begins(launch) ? 0 : launch.first_pieces[i], lane);
             begin += launch.first_pieces[i];
         }
+    }
+    // Whether the first instruction of this launch comes decoded (hopper/first.cuh).
+    DEV static bool begins(const Launch& launch) {
+#ifdef HOPPER
+        return launch.begins != 0;
+#else
+        return false;
+#endif
     }
     // Makes the image of instruction `index` the present one: after a jump.
     DEV void jump(u32 index, u32 lane) {

@@ -46,7 +46,7 @@ DEV u32 start(const Launch& launch, Shared& shared, u32 warp, u32 lane) {
         turn = Controller::ask(launch, shared, lane);
     } else if (warp == LOADER) {
 #ifdef HOPPER
-        FirstProduct::ask(launch, lane);
+        FirstWork::ask(launch, lane);
 #endif
         copy(launch, shared, lane);
         if (elect_one()) {
@@ -142,21 +142,16 @@ extern "C" __global__ void __launch_bounds__(WARP, 1) dla_prepare(const __grid_c
     shared.scalars.registers.s[lane] = 0;
     __syncwarp();
     Fetcher fetcher;
-    Work& w = shared.works[0];
-    const auto prepared = [&](u32 at) {  // false if there is nothing to do
+    for (u32 at = blockIdx.x; at < launch.instructions; at += gridDim.x) {
         fetcher.jump(at, lane);
+        Work& w = shared.works[0];
         const Head head(shared.images);
         decode(shared.scalars, shared.images, head, w, at, lane);
-        if (head.dynamic || head.path == PATH_HOST) return false;
-        prepare_path(w, lane);
-        return true;
-    };
-#ifdef HOPPER
-    if (launch.first_product && prepared(0) && lane == 0) FirstProduct::prepare(w, launch.first_tiles);
-    __syncwarp();
+        if (head.dynamic) continue;
+#ifdef DLA_RANKS
+        if (head.path == PATH_HOST) continue;
 #endif
-    for (u32 at = blockIdx.x; at < launch.instructions; at += gridDim.x) {
-        if (!prepared(at)) continue;
+        prepare_path(w, lane);
         const u32 tiles = tiles_of_path(w);
         auto* image = reinterpret_cast<ImageHeader*>(launch.images + static_cast<u64>(launch.image_places[2 * at]) * PIECE_BYTES);
         const u32 granules = scratch_granules(w);
@@ -165,7 +160,15 @@ extern "C" __global__ void __launch_bounds__(WARP, 1) dla_prepare(const __grid_c
             image->tiles = tiles + 1;
             image->units = w.units;
             image->granules = granules;
+            w.tiles = tiles;
+            w.granules = granules;
+            w.order = 1;
+            w.counters = w.follows_own = 0;
         }
+#ifdef HOPPER
+        __syncwarp();
+        if (at == 0 && launch.begins) FirstWork::keep(launch, w, lane);
+#endif
     }
     copy_async_wait<0>();
 }

@@ -133,8 +133,8 @@ DEV_CALL void load_path(const Work& w) {
 // One lane works, always the same one. Nothing is kept in registers while it loads.
 DEV void run_loader() {
 #ifdef HOPPER
-    if (FirstProduct::found()) {
-        if (elect_one()) FirstProduct::load();
+    if (FirstWork::found()) {
+        if (elect_one()) FirstWork::load();
         __syncwarp();
     }
 #endif

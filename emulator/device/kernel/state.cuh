@@ -42,31 +42,35 @@ struct Tensor : TensorFields {
 };
 static_assert(sizeof(Tensor) == sizeof(TensorFields) && sizeof(Tensor) % 16 == 0, "copied 16 bytes at a time");
 
-// One decoded instruction, handed from the controller to the other roles. Its header and operands come from its image.
-struct __align__(16) Work : ImageHeader {
+// What a decoded instruction is. Its header and operands come from its image. Of a launch's first one, all of it comes from memory, as
+// dla_prepare left it.
+struct __align__(16) DecodedWork : ImageHeader {
     Tensor operands[MAX_OPERANDS];
     i64 scalars[2];   // the ScalarValue attributes, in order, registers read: i64, or the bits of an f64
     u32 scalar_is_float[2];
     u32 instruction;  // index in the program
     u32 last;         // there is no work in here: it is the end of the program
     u64 order;        // instructions executed so far, this one included
-    u32 first_tile;   // of this block; the next ones follow at a distance of gridDim.x
-    u32 exchange;     // where its set of results that are taken as they come begins, in bytes
     u16 counters;     // to wait for, in front of wait_counter and wait_target
     u16 follows_own;  // what it depends on was done by this block's own workers, and nobody else
+    u32 reserved;
+};
+// One of these as the controller hands it to the other roles.
+struct Work : DecodedWork {
+    u32 first_tile;   // of this block; the next ones follow at a distance of gridDim.x
+    u32 exchange;     // where its set of results that are taken as they come begins, in bytes
     u32 go;           // set by the waiter: everything that it depends on is done, and nothing had gone wrong before it waited
     RingPlace place;  // set by the loader: where its first stage lies
     u32 wait_target[MAX_WAITS];
 
     DEV const u32* record(u32 slot) const { return records + slot * (WORD_BYTES / 4); }
 };
-static_assert(sizeof(ImageHeader) % 16 == 0, "copied 16 bytes at a time");
+static_assert(sizeof(ImageHeader) % 16 == 0 && sizeof(DecodedWork) == FIRST_WORK_BYTES, "copied 16 bytes at a time");
 
 // An instruction as the plan wrote it, on its way to a Work: the operands that it has, without those it has not.
 constexpr u32 PIECE_BYTES = 16;
 constexpr u32 HEADER_PIECES = sizeof(ImageHeader) / PIECE_BYTES, TENSOR_PIECES = sizeof(Tensor) / PIECE_BYTES;
 constexpr u32 IMAGE_PIECES = HEADER_PIECES + MAX_OPERANDS * TENSOR_PIECES;
-constexpr u32 FIRST_PIECES = HEADER_PIECES + 3 * TENSOR_PIECES;  // of a product: out, a, b, between which nothing lies
 constexpr u32 IMAGE_RING = IMAGES_AHEAD * IMAGE_PIECES;  // pieces of instructions on their way to the controller
 
 // Registers of the scalar unit.
@@ -186,10 +190,9 @@ struct Shared {
     u32 stop;          // this block has trapped or heard of a trap
     WorkerPlace workers[WORKER_WARPS];
 #ifdef HOPPER
-    uint4 first[FIRST_PIECES];  // of the launch's first instruction, the loader's (hopper/first.cuh),
-    uint4 first_tile[FIRST_TILE_BYTES / PIECE_BYTES];  // and of this block's first tile of it
-    u64 announced;              // loader -> workers: whether that is a product, of which this block has a tile,
-    u32 begins_here;            // is here
+    uint4 first_tile[FIRST_TILE_BYTES / PIECE_BYTES];  // the loader's, of a launch that begins with a product (hopper/first.cuh)
+    u64 announced;    // loader -> controller, workers: the launch's first work is there,
+    u32 begins_here;  // and is a product, of which this block has a tile, and the loader loads it
 #endif
 #ifdef DLA_RANKS
     char* mails[MOST_RANKS];  // of the mailboxes, at hand; without mail, there may be more ranks

@@ -62,10 +62,9 @@ struct NextWork {
   private:
     DEV NextWork(u32 number, u32 its_way) : taken(number), way(its_way) {}
 #ifdef HOPPER
-    // Of a launch's first product, if it takes no more than has been announced until it waits for what it depends on, and does nothing wrong
-    // where it takes its last tile for another one's; else NO_PART.
+    // Of a launch's first product, if it begins with what is there before it is handed out; else NO_PART.
     static DEV u32 way_at_once() {
-        if (!FirstProduct::is_here()) return NO_PART;
+        if (!FirstWork::is_loaded()) return NO_PART;
         const HopperProducts p(Kept::shared().works[0]);
         const u32 way = p.schedule().way;
         const bool by_halves = way >= PRODUCT_HALVES && way <= PRODUCT_LOW_TOGETHER && p.norm() == 0;

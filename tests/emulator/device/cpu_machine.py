@@ -33,6 +33,7 @@ from dla.emulator.device.layout import (
     COUNTER_WORDS,
     COUNTERS,
     FIRST_TILE_BYTES,
+    FIRST_WORK_BYTES,
     IMAGE_HEADER,
     LAUNCH,
     PROBE,
@@ -160,7 +161,7 @@ class CpuSession:
         tables = {
             "images": self._copied(made.images), "image_places": self._copied(made.image_places),
             "maps": maps, "workspace": self._room(made.workspace_bytes + 16),
-            "first_tiles": self._room(BLOCKS * FIRST_TILE_BYTES),
+            "first": self._room(FIRST_WORK_BYTES + BLOCKS * FIRST_TILE_BYTES),
             "counters": np.zeros(COUNTER_WORDS, np.uint32), "exchange": self._room(2 * made.exchange_bytes + 16),
             "abort": self._abort, "report": self._report, "probes": np.zeros(max(1, len(made.probes)), PROBE.dtype),
             "initial_registers": self._registers,
@@ -177,7 +178,7 @@ class CpuSession:
         launch["exchange_bytes"] = self.plan.exchange_bytes
         launch["instructions"], launch["world"] = len(self.plan.executed.instructions), 1
         launch["first_pieces"], launch["pairs"] = self.plan.first_pieces, self.plan.pairs
-        launch["first_product"] = self.plan.first_product
+        launch["begins"] = self.plan.begins
 
     def set_state(self, values: Mapping[str, Any]) -> None:
         """Overwrite the named state tensors."""

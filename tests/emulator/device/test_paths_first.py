@@ -47,7 +47,7 @@ def is_first(session: CpuSession) -> bool:
     """Whether the first instruction is loaded before it is decoded, in those blocks that have a tile of it."""
     header = session.headers()[0]
     fits = PRODUCT_SCHEDULE.values(header["detail"])["flags"] & layout.FIRST_FITS
-    return session.plan.first_product and bool(fits) and header["tiles"] > 0
+    return session.plan.begins == layout.BEGINS_WITH_PRODUCT and bool(fits) and header["tiles"] > 0
 
 
 def outputs(session: CpuSession) -> bytes:

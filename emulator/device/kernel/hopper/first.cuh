@@ -1,6 +1,6 @@
-// What a launch begins with, where that is a product: its copies wait for nobody, and what they take is in the instruction's image, or was
-// worked out for each block when the program was loaded. So they are under way while the controller decodes it, and before anybody knows about
-// works, paths and dependencies, all of which is code that comes from memory; so does this, and there is nothing in it that can be left out.
+// What a launch begins with. Its code comes from memory, and its first instruction waits for nobody: so that is decoded when the program is
+// loaded, if no register has a say in it, and handed out as it is. If it is a product, what each block's loader begins with is worked out then,
+// too, and its copies are under way before anybody else knows about works, paths and dependencies.
 #pragma once
 #ifdef HOPPER
 #include "hopper/conv.cuh"
@@ -14,8 +14,8 @@ struct __align__(16) FirstTile {
 
     template <class T> DEV T& at(u32 index) { return reinterpret_cast<T*>(places)[index]; }
 
-    // Of `item`, for this block.
-    DEV void set(const HopperProducts& p, const ProductItem& item) {
+    // Of `item`, which is this block's.
+    DEV void set(const HopperProducts& p, const ProductItem& item, u32 block) {
         stages = item.stages;
         corner = ProductCorner::at(item.row, item.column);
         if (p.work.path == PATH_CONV) {
@@ -23,7 +23,7 @@ struct __align__(16) FirstTile {
             return;
         }
         for (u32 i = 0; i < 2; ++i) {
-            OperandLoader<false> loader(p, i);
+            OperandLoader<false> loader(p, i, block);
             loader.begin(p, i, item);
             at<OperandLoader<false>>(i) = loader;
         }
@@ -32,62 +32,64 @@ struct __align__(16) FirstTile {
 static_assert(sizeof(FirstTile) == FIRST_TILE_BYTES && sizeof(ConvPlace) <= sizeof(FirstTile::places), "the host makes room for it");
 static_assert(2 * sizeof(OperandLoader<false>) <= sizeof(FirstTile::places), "they fit");
 
-struct FirstProduct {
-    // When the program is loaded, in each block: puts what its loader begins with to the block's place of `tiles`. `w` is the first instruction.
-    static DEV_CALL void prepare(const Work& w, char* tiles) {
-        if (w.path != PATH_GEMM && w.path != PATH_CONV) return;
+// The launch's first work, where dla_prepare has decoded it (`begins` of Launch), and its tile.
+struct FirstWork {
+    // When the program is loaded: keeps `w`, the first one, and what the loaders of all blocks begin with. Called by a warp.
+    static DEV_CALL void keep(const Launch& launch, const Work& w, u32 lane) {
+        for (u32 i = lane; i < FIRST_WORK_BYTES / PIECE_BYTES; i += WARP)
+            reinterpret_cast<uint4*>(launch.first)[i] = reinterpret_cast<const uint4*>(&w)[i];
         const HopperProducts p(w);
-        const u32 item = item_of(w.first_block);
-        if (p.has(FIRST_FITS) && item < p.tiles().items()) reinterpret_cast<FirstTile*>(tiles)[blockIdx.x].set(p, p.tiles().at(item));
-    }
-    // The loader's warp asks for the image, for its block's first tile, and for the maps: the plan counts those of the first instruction first.
-    static DEV void ask(const Launch& launch, u32 lane) {
-        if (!launch.first_product) return;
-        Shared& shared = shared_state();
-        for (u32 i = lane; i < FIRST_PIECES; i += WARP) copy_async_16(shared.first + i, launch.images + i * PIECE_BYTES, PIECE_BYTES);
-        const char* const tile = launch.first_tiles + blockIdx.x * FIRST_TILE_BYTES;
-        if (lane < FIRST_TILE_BYTES / PIECE_BYTES) copy_async_16(shared.first_tile + lane, tile + lane * PIECE_BYTES, PIECE_BYTES);
-        copy_async_commit();
-        if (elect_one()) {
-            prefetch_map(launch.maps);
-            prefetch_map(launch.maps + TENSOR_MAP_BYTES);
+        if (launch.begins != BEGINS_WITH_PRODUCT || !p.has(FIRST_FITS)) return;
+        FirstTile* const tiles = reinterpret_cast<FirstTile*>(launch.first + FIRST_WORK_BYTES);
+        for (u32 block = lane; block < gridDim.x; block += WARP) {
+            const u32 item = item_of(w, block);
+            if (item < w.tiles) tiles[block].set(p, p.tiles().at(item), block);
         }
     }
-    // The loader's: whether this block's first work is such a product, of which it has a tile. Tells the workers so, and what they can begin
-    // with: header and operands, of which the controller writes the same, and tiles, which are one too many while it decodes. Called by all
-    // lanes, each of which has asked for its part.
+    // The loader's warp asks for these, and for the maps: the plan counts those of the first instruction first.
+    static DEV void ask(const Launch& launch, u32 lane) {
+        if (!launch.begins) return;
+        Shared& shared = shared_state();
+        copy<FIRST_WORK_BYTES>(&shared.works[0], launch.first, lane);
+        if (launch.begins == BEGINS_WITH_PRODUCT) {
+            copy<FIRST_TILE_BYTES>(shared.first_tile, launch.first + FIRST_WORK_BYTES + blockIdx.x * FIRST_TILE_BYTES, lane);
+            if (elect_one()) {
+                prefetch_map(launch.maps);
+                prefetch_map(launch.maps + TENSOR_MAP_BYTES);
+            }
+        }
+        copy_async_commit();
+    }
+    // The loader's: tells the others that it is there, and whether it is a product, of which this block has a tile. Called by all lanes, each
+    // of which has asked for its part.
     static DEV bool found() {
         Shared& shared = shared_state();
-        if (!shared.launch->first_product) return false;
+        if (!shared.launch->begins) return false;
         copy_async_wait<0>();
         __syncwarp();
-        const bool here = HopperProducts(image()).has(FIRST_FITS) && item() + 1 < image().tiles;
         Work& w = shared.works[0];
-        const u32 lane = threadIdx.x % WARP;
-        for (u32 i = 1 + lane; here && i < FIRST_PIECES; i += WARP) reinterpret_cast<uint4*>(&w)[i] = shared.first[i];
-        if (lane == 0) {
+        const u32 item = item_of(w, blockIdx.x);
+        const bool here = shared.launch->begins == BEGINS_WITH_PRODUCT && HopperProducts(w).has(FIRST_FITS) && item < w.tiles;
+        if (threadIdx.x % WARP == 0) {
+            w.first_tile = item;
+            w.place = RingPlace();
             shared.begins_here = here;
-            if (here) {
-                w.tiles = image().tiles - 1;
-                w.first_tile = item();
-                w.place = RingPlace();
-            }
         }
         warp_arrive(&shared.announced);
         if (here) warp_arrive(&shared.placed[0]);
         return here;
     }
     // The workers': waits for that.
-    static DEV bool is_here() {
+    static DEV bool is_loaded() {
         Shared& shared = Kept::shared();
-        if (!shared.launch->first_product) return false;
+        if (shared.launch->begins != BEGINS_WITH_PRODUCT) return false;
         wait_phase(&shared.announced, 0);
         return shared.begins_here;
     }
     // Loads all of it. Called by one lane.
     static DEV_CALL void load() {
         Loader loader{LoaderState()};
-        const HopperProducts p(image());
+        const HopperProducts p(shared_state().works[0]);
         loader.loaded = 1;
         if (p.shares_operand()) {
             loader.kind = SHARED_STAGES;
@@ -99,11 +101,12 @@ struct FirstProduct {
     }
 
   private:
-    // As much of a work as an image has: its tiles count from 1 on, and are 0 where registers have a say.
-    static DEV const Work& image() { return *reinterpret_cast<const Work*>(shared_state().first); }
     static DEV FirstTile& tile() { return *reinterpret_cast<FirstTile*>(shared_state().first_tile); }
-    static DEV u32 item() { return item_of(image().first_block); }
-    static DEV u32 item_of(u32 first_block) { return blockIdx.x - first_block + (blockIdx.x >= first_block ? 0 : gridDim.x); }
+    static DEV u32 item_of(const Work& w, u32 block) { return block - w.first_block + (block >= w.first_block ? 0 : gridDim.x); }
+    template <u32 BYTES> static DEV void copy(void* to, const char* from, u32 lane) {
+#pragma unroll
+        for (u32 i = lane; i < BYTES / PIECE_BYTES; i += WARP) copy_async_16(static_cast<uint4*>(to) + i, from + i * PIECE_BYTES, PIECE_BYTES);
+    }
 
     // Stages of large tiles come no faster than is needed: the code that the others of the block execute for the first time comes the same way.
     static DEV u32 at_once(const HopperProducts& p) { return p.has(OUT_IN_BOXES) ? 2 : GRANULES; }
@@ -114,11 +117,11 @@ struct FirstProduct {
         ProductCorner corner = tile().corner;
         u32 stages = tile().stages;
 #pragma unroll 1
-        for (u32 i = item();;) {
+        for (u32 i = p.work.first_tile;;) {
             loader.tell(corner);
             if (!loader.fill_first(stages, granules, bytes, most, [&](u32 stage, u64* full) { copies.load(stage, full); })) return;
             i += gridDim.x;
-            if (i + 1 >= image().tiles) return;
+            if (i >= p.work.tiles) return;
             const ProductItem at = p.tiles().in_bands(i);
             corner = ProductCorner::at(at.row, at.column);
             stages = at.stages;
@@ -132,7 +135,7 @@ struct FirstProduct {
         u32 stages = tile().stages;
         if (p.shares_operand() && !loader.hear_other()) return;
 #pragma unroll 1
-        for (u32 i = item();;) {
+        for (u32 i = p.work.first_tile;;) {
             loader.tell(corner);
             const bool filled = loader.fill_first(stages, granules, bytes, most, [&](u32 stage, u64* full) {
                 b.load(p, stage, full);
@@ -140,7 +143,7 @@ struct FirstProduct {
             });
             if (!filled) return;
             i += gridDim.x;
-            if (i + 1 >= image().tiles) break;
+            if (i >= p.work.tiles) break;
             const ProductItem at = p.tiles().in_bands(i);
             corner = ProductCorner::at(at.row, at.column);
             stages = at.stages;

@@ -32,8 +32,8 @@ template <bool BATCHES> struct OperandLoader {
     i32 inner_step, outer_step, last_step;  // from stage to stage
     i32 batch[3];
 
-    // For operand 0 (a) or 1 (b) of all tiles.
-    DEV OperandLoader(const HopperProducts& p, u32 operand) : skipped(0), batch{0, 0, 0} {
+    // For operand 0 (a) or 1 (b) of all tiles of a block.
+    DEV OperandLoader(const HopperProducts& p, u32 operand, u32 block = blockIdx.x) : skipped(0), batch{0, 0, 0} {
         const bool right = operand == 1, across = p.has(right ? B_ACROSS : A_ACROSS), whole = p.has(right ? B_WHOLE : A_WHOLE);
         const i32 slices = p.schedule().slices, line = p.line();
         u32 lines = right ? p.right_lines() : p.left_lines();
@@ -42,7 +42,7 @@ template <bool BATCHES> struct OperandLoader {
         halved = p.has(right ? B_SHARED : A_SHARED);
         if (halved) {
             lines /= 2;
-            skipped = blockIdx.x % PAIR * lines;
+            skipped = block % PAIR * lines;
             offset += skipped * slices * LINE_BYTES;
         }
         boxes = whole ? 1 : across ? ProductTiles::shifted(lines, line) : slices;
