@@ -26,7 +26,7 @@ IMAGES_AHEAD = 3
 PATH_GENERIC, PATH_GEMM, PATH_STREAM, PATH_CONV, PATH_FLASH, PATH_PIXELS, PATH_HOST = range(7)
 PATHS = ("generic", "gemm", "stream", "conv", "flash", "pixels", "host")  # their names
 TENSOR_MAP_BYTES, FIRST_WORK_BYTES, FIRST_TILE_BYTES = 128, 1440, 144
-BEGINS, BEGINS_WITH_PRODUCT = 1, 2
+FIRST_DECODED, FIRST_PRODUCT = 1, 2
 MAX_SPLITS = 6
 A_ACROSS, B_ACROSS, HALF_FLOATS, BATCHED, B_CONSTANT, BIAS_EARLY = (1 << i for i in range(6))
 OUT_IN_LINES, A_WHOLE, B_WHOLE, A_SHARED, B_SHARED = (1 << i for i in range(6, 11))
@@ -77,7 +77,7 @@ CONSTANTS: dict[str, tuple[int, str]] = {
     "IMAGES_AHEAD": (IMAGES_AHEAD, "instructions asked for by the controller, the present one included"),
     "CONTROLLER_ONLY": (CONTROLLER_ONLY, "flag of instructions that the controller executes itself"),
     "TENSOR_MAP_BYTES": (TENSOR_MAP_BYTES, "CUtensorMap"),
-    "BEGINS_WITH_PRODUCT": (BEGINS_WITH_PRODUCT, "a Launch's begins: its first work is one on a hot path"),
+    "FIRST_PRODUCT": (FIRST_PRODUCT, "a Launch's first_work: it is a GEMM or CONV on a hot path"),
     "FIRST_WORK_BYTES": (FIRST_WORK_BYTES, "DecodedWork"),
     "FIRST_TILE_BYTES": (FIRST_TILE_BYTES, "what a block's loader begins with (kernel/hopper/first.cuh)"),
     "MAX_SPLITS": (MAX_SPLITS, "parts of the depth of a product"),
@@ -104,7 +104,7 @@ CONSTANTS: dict[str, tuple[int, str]] = {
     "B_SHARED": (B_SHARED, "the blocks of a pair have tiles one below the other, and share b"),
     "DEPTH_SHARED": (DEPTH_SHARED, "the blocks of a pair have half of a tile's depth each"),
     "ONE_BAND": (ONE_BAND, "the kernel's: tiles are one band of one product, and the depth is in two parts at most"),
-    "FIRST_FITS": (FIRST_FITS, "the kernel's: it can be loaded before it is decoded (kernel/hopper/first.cuh)"),
+    "FIRST_FITS": (FIRST_FITS, "the kernel's: it can be loaded before it is handed out (kernel/hopper/first.cuh)"),
     "FLASH_WIDE": (FLASH_WIDE, "flags of a FlashSchedule: more than 64 columns of q, k or v"),
     "FLASH_F16": (FLASH_F16, "f16, else bf16"),
     "FLASH_HALVES": (FLASH_HALVES, "tiles of half as many queries, for one of the warpgroups"),
@@ -380,7 +380,7 @@ LAUNCH = Struct(
         ("instructions", "<u4", 1, "u32", "length of the program"),
         ("first_pieces", "<u4", IMAGES_AHEAD, "u32", "lengths of the first images, in 16 bytes"),
         ("pairs", "<u4", 1, "u32", "whether the blocks of a pair work together anywhere in the program"),
-        ("begins", "<u4", 1, "u32", "where the first work comes decoded, 1, or BEGINS_WITH_PRODUCT; else 0"),
+        ("first_work", "<u4", 1, "u32", "where it comes decoded, 1, or FIRST_PRODUCT; else 0"),
         ("exchange_bytes", "<u4", 1, "u32", "of a set, in whole 16 bytes"),
         ("expected_base", "<u4", 1, "u32", "0; the tests plant a hang with anything else"),
         ("rank", "<u4", 1, "u32", ""),

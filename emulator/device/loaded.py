@@ -42,7 +42,7 @@ class LoadedPlan:
             record[name] = table.ptr
         record["instructions"] = len(self.plan.executed.instructions)
         record["first_pieces"], record["pairs"] = self.plan.first_pieces, self.plan.pairs
-        record["begins"], record["exchange_bytes"] = self.plan.begins, self.plan.exchange_bytes
+        record["first_work"], record["exchange_bytes"] = self.plan.first_work, self.plan.exchange_bytes
 
     def prepare(self, kernel: Kernel, blocks: int, record: Any) -> None:
         """Let the GPU fill in what it alone knows of the images, once; `record` describes this plan. Not waited for."""

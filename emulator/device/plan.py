@@ -18,11 +18,11 @@ from dla.emulator.device import exchange, last_rows, parts
 from dla.emulator.device.exchange import Exchange
 from dla.emulator.device.generate import handler_numbers
 from dla.emulator.device.layout import (
-    BEGINS,
-    BEGINS_WITH_PRODUCT,
     CHANNELS_SLOT,
     CONTROLLER_ONLY,
     COUNTERS,
+    FIRST_DECODED,
+    FIRST_PRODUCT,
     IMAGE_HEADER,
     IMAGES_AHEAD,
     MAX_WAITS,
@@ -84,12 +84,12 @@ class Plan:
         return self.image_places[:IMAGES_AHEAD, 1]
 
     @property
-    def begins(self) -> int:
-        """What a LAUNCH of the whole program says of its first work: see kernel/hopper/first.cuh."""
+    def first_work(self) -> int:
+        """That of a LAUNCH of the whole program: see kernel/hopper/first.cuh."""
         first = self.headers[0]
         if first["dynamic"] or first["scalar_count"] or first["waits"] or first["path"] == PATH_HOST:
             return 0
-        return BEGINS_WITH_PRODUCT if first["path"] in (PATH_GEMM, PATH_CONV) else BEGINS
+        return FIRST_PRODUCT if first["path"] in (PATH_GEMM, PATH_CONV) else FIRST_DECODED
 
     @property
     def pairs(self) -> bool:
@@ -343,7 +343,7 @@ def _waits(program: Program, conflicting: Sequence[Sequence[int]], handed: Excha
     for index in range(len(conflicting)):
         if index not in counter:
             continue
-        shared = (counter[index],) if len(counter) > COUNTERS else ()
+        shared = (counter[index],) if len(counter) > COUNTERS and index else ()  # there is none in front of the first
         needed = _counters(counter, handed.before(index, conflicting), shared)
         count = WAIT_FOR_ALL if needed is None else len(needed)
         waits[index] = (len(lists), count, counter[index], 0)

@@ -48,7 +48,7 @@ class Pauses:
         """Before each launch: tell it where to go on."""
         table = 0 if self._launches == 0 else 1 + (self._launches - 1) % 2
         self._session.record["mailboxes"] = self._tables[table].ptr
-        self._session.record["begins"] = self._session.plan.begins if self._launches == 0 else 0
+        self._session.record["first_work"] = self._session.plan.first_work if self._launches == 0 else 0
         self._launches += 1
 
     def read(self) -> tuple[int | None, Array]:

@@ -260,7 +260,7 @@ struct Controller {
 
     DEV void run() {
         Fetcher fetcher;
-        if (!Fetcher::begins(launch)) Fetcher::arrive();
+        if (!Fetcher::has_first(launch)) Fetcher::arrive();
         take_turn();
         u32 at = 0;
 #ifdef DLA_RANKS
@@ -268,7 +268,7 @@ struct Controller {
         if (at) fetcher.jump(at, lane);
 #endif
 #ifdef HOPPER
-        if (Fetcher::begins(launch)) {
+        if (Fetcher::has_first(launch)) {  // not where the launch goes on behind a pause
             hand_out_first(fetcher);
             at = 1;
         }

@@ -12,14 +12,14 @@ struct Fetcher {
         u32 begin = 0;
 #pragma unroll
         for (u32 i = 0; i < IMAGES_AHEAD; ++i) {
-            ask(launch, ring + i * IMAGE_PIECES, begin, i == 0 && begins(launch) ? 0 : launch.first_pieces[i], lane);
+            ask(launch, ring + i * IMAGE_PIECES, begin, i == 0 && has_first(launch) ? 0 : launch.first_pieces[i], lane);
             begin += launch.first_pieces[i];
         }
     }
     // Whether the first instruction of this launch comes decoded (hopper/first.cuh).
-    DEV static bool begins(const Launch& launch) {
+    DEV static bool has_first(const Launch& launch) {
 #ifdef HOPPER
-        return launch.begins != 0;
+        return launch.first_work != 0;
 #else
         return false;
 #endif

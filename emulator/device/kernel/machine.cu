@@ -133,7 +133,7 @@ extern "C" __global__ void IN_PAIRS __launch_bounds__(BLOCK_THREADS, 1) dla_mach
 }
 
 // Runs once when a program is loaded, one warp in each of as many blocks as the machine has: chooses the way
-// of each instruction that no register takes part in, counts its tiles, and writes both to its image.
+// of each instruction that no register takes part in, counts its tiles, and writes both to its image; keeps the first one (hopper/first.cuh).
 extern "C" __global__ void __launch_bounds__(WARP, 1) dla_prepare(const __grid_constant__ Launches launches) {
     const Launch& launch = own(launches);
     Shared& shared = shared_state();
@@ -160,14 +160,9 @@ extern "C" __global__ void __launch_bounds__(WARP, 1) dla_prepare(const __grid_c
             image->tiles = tiles + 1;
             image->units = w.units;
             image->granules = granules;
-            w.tiles = tiles;
-            w.granules = granules;
-            w.order = 1;
-            w.counters = w.follows_own = 0;
         }
 #ifdef HOPPER
-        __syncwarp();
-        if (at == 0 && launch.begins) FirstWork::keep(launch, w, lane);
+        if (at == 0 && launch.first_work) FirstWork::keep(launch, w, tiles, granules, lane);
 #endif
     }
     copy_async_wait<0>();

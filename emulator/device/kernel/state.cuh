@@ -156,7 +156,7 @@ struct LoaderState {
     u32 landed = 0;       // sequence of the oldest stage whose copies may be under way
     u32 taken = 0;        // works done
     u32 kind = OWN_STAGES;  // of the stages in use
-    u32 loaded = 0;       // the present work, the launch's first, was before it was decoded
+    u32 loaded = 0;       // the present work, the launch's first, was before it was handed out
 };
 static_assert(RING_BARRIERS == 32, "a bit for each");
 

@@ -26,7 +26,7 @@ struct Tracing {
     }
 
     // The controller's and the waiter's: the work is handed out, and all that it depends on is done. There is no room for more in shared
-    // memory: of a work, only the fetcher reads what comes after it, and that in the image; and what it waits for, only the waiter, before.
+    // memory: of a work, only the fetcher reads what comes after it, and that in the image or before; and what it waits for, only the waiter, before.
     DEV static void decoded(Work& w) { keep(w.ahead_begin, w.ahead_pieces); }
     DEV static void ready(Work& w) { keep(w.wait_target[0], w.wait_target[1]); }
     // The signaller's: when its first stage was there, before its workers were done; else 0.

@@ -53,24 +53,14 @@ struct NextWork {
     // What a launch begins with.
     DEV static NextWork first() {
 #ifdef HOPPER
-        const u32 way = of_first_lane(way_at_once());
-        if (way != NO_PART) return NextWork(0, way);
+        const u32 way = of_first_lane(FirstWork::is_loaded() ? way_of(Kept::shared().works[0]) : NO_PART);
+        if (way != NO_PART) return NextWork(0, way);  // a product, whose workers wait for being allowed to begin all the same
 #endif
         return NextWork(0);
     }
 
   private:
     DEV NextWork(u32 number, u32 its_way) : taken(number), way(its_way) {}
-#ifdef HOPPER
-    // Of a launch's first product, if it begins with what is there before it is handed out; else NO_PART.
-    static DEV u32 way_at_once() {
-        if (!FirstWork::is_loaded()) return NO_PART;
-        const HopperProducts p(Kept::shared().works[0]);
-        const u32 way = p.schedule().way;
-        const bool by_halves = way >= PRODUCT_HALVES && way <= PRODUCT_LOW_TOGETHER && p.norm() == 0;
-        return way == PRODUCT_BOXES || way == PRODUCT_TALL || by_halves ? way : NO_PART;
-    }
-#endif
     // Whether the warp of this lane, the first one, has a unit of `w`, as thread_in_turn gives them out.
     DEV bool has_part(const Work& w) const {
         if (!LEAVES_OUT) return true;

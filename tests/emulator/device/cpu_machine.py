@@ -178,7 +178,7 @@ class CpuSession:
         launch["exchange_bytes"] = self.plan.exchange_bytes
         launch["instructions"], launch["world"] = len(self.plan.executed.instructions), 1
         launch["first_pieces"], launch["pairs"] = self.plan.first_pieces, self.plan.pairs
-        launch["begins"] = self.plan.begins
+        launch["first_work"] = self.plan.first_work
 
     def set_state(self, values: Mapping[str, Any]) -> None:
         """Overwrite the named state tensors."""

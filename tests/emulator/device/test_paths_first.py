@@ -44,10 +44,10 @@ def conv(outputs: int, kernel: int = 3, step: int = 1, samples: int = 3) -> str:
 
 
 def is_first(session: CpuSession) -> bool:
-    """Whether the first instruction is loaded before it is decoded, in those blocks that have a tile of it."""
+    """Whether the first instruction is loaded before it is handed out, in those blocks that have a tile of it."""
     header = session.headers()[0]
     fits = PRODUCT_SCHEDULE.values(header["detail"])["flags"] & layout.FIRST_FITS
-    return session.plan.begins == layout.BEGINS_WITH_PRODUCT and bool(fits) and header["tiles"] > 0
+    return session.plan.first_work == layout.FIRST_PRODUCT and bool(fits) and header["tiles"] > 0
 
 
 def outputs(session: CpuSession) -> bytes:

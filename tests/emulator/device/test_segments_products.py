@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from dla.assembler import assemble
-from dla.emulator.device.layout import BEGINS_WITH_PRODUCT
+from dla.emulator.device.layout import FIRST_PRODUCT
 from dla.emulator.device.machine import DeviceMachine
 from dla.isa.dtypes import DType, convert
 from dla.tests.emulator.device import emulated_gpus
@@ -77,7 +77,7 @@ main:
     HALT
 """)
     session = DeviceMachine(gpus=(0, 1)).load(program)
-    assert session._sessions[0].plan.begins == BEGINS_WITH_PRODUCT
+    assert session._sessions[0].plan.first_work == FIRST_PRODUCT
     rng = np.random.default_rng(0)
     drawn = {"x": rng.standard_normal((2, 256, 320)), "w": rng.standard_normal((320, 512)) / 18}
     inputs = {name: convert(array, DType.BF16) for name, array in drawn.items()}

@@ -1,6 +1,6 @@
 // What a launch begins with. Its code comes from memory, and its first instruction waits for nobody: so that is decoded when the program is
-// loaded, if no register has a say in it, and handed out as it is. If it is a product, what each block's loader begins with is worked out then,
-// too, and its copies are under way before anybody else knows about works, paths and dependencies.
+// loaded, if it has neither registers nor scalars, and handed out as it is. If it is a product, what each block's loader begins with is worked
+// out then, too, and its copies are under way before anybody else knows about works, paths and dependencies.
 #pragma once
 #ifdef HOPPER
 #include "hopper/conv.cuh"
@@ -32,26 +32,33 @@ struct __align__(16) FirstTile {
 static_assert(sizeof(FirstTile) == FIRST_TILE_BYTES && sizeof(ConvPlace) <= sizeof(FirstTile::places), "the host makes room for it");
 static_assert(2 * sizeof(OperandLoader<false>) <= sizeof(FirstTile::places), "they fit");
 
-// The launch's first work, where dla_prepare has decoded it (`begins` of Launch), and its tile.
+// The launch's first work, where dla_prepare has decoded it (`first_work` of Launch), and its tile.
 struct FirstWork {
     // When the program is loaded: keeps `w`, the first one, and what the loaders of all blocks begin with. Called by a warp.
-    static DEV_CALL void keep(const Launch& launch, const Work& w, u32 lane) {
+    static DEV_CALL void keep(const Launch& launch, Work& w, u32 tiles, u32 granules, u32 lane) {
+        if (lane == 0) {
+            w.tiles = tiles;
+            w.granules = granules;
+            w.order = 1;
+            w.counters = w.follows_own = 0;
+        }
+        __syncwarp();
         for (u32 i = lane; i < FIRST_WORK_BYTES / PIECE_BYTES; i += WARP)
             reinterpret_cast<uint4*>(launch.first)[i] = reinterpret_cast<const uint4*>(&w)[i];
         const HopperProducts p(w);
-        if (launch.begins != BEGINS_WITH_PRODUCT || !p.has(FIRST_FITS)) return;
-        FirstTile* const tiles = reinterpret_cast<FirstTile*>(launch.first + FIRST_WORK_BYTES);
+        if (launch.first_work != FIRST_PRODUCT || !p.has(FIRST_FITS)) return;
+        FirstTile* const places = reinterpret_cast<FirstTile*>(launch.first + FIRST_WORK_BYTES);
         for (u32 block = lane; block < gridDim.x; block += WARP) {
             const u32 item = item_of(w, block);
-            if (item < w.tiles) tiles[block].set(p, p.tiles().at(item), block);
+            if (item < tiles) places[block].set(p, p.tiles().at(item), block);
         }
     }
     // The loader's warp asks for these, and for the maps: the plan counts those of the first instruction first.
     static DEV void ask(const Launch& launch, u32 lane) {
-        if (!launch.begins) return;
+        if (!launch.first_work) return;
         Shared& shared = shared_state();
         copy<FIRST_WORK_BYTES>(&shared.works[0], launch.first, lane);
-        if (launch.begins == BEGINS_WITH_PRODUCT) {
+        if (launch.first_work == FIRST_PRODUCT) {
             copy<FIRST_TILE_BYTES>(shared.first_tile, launch.first + FIRST_WORK_BYTES + blockIdx.x * FIRST_TILE_BYTES, lane);
             if (elect_one()) {
                 prefetch_map(launch.maps);
@@ -64,12 +71,12 @@ struct FirstWork {
     // of which has asked for its part.
     static DEV bool found() {
         Shared& shared = shared_state();
-        if (!shared.launch->begins) return false;
+        if (!shared.launch->first_work) return false;
         copy_async_wait<0>();
         __syncwarp();
         Work& w = shared.works[0];
         const u32 item = item_of(w, blockIdx.x);
-        const bool here = shared.launch->begins == BEGINS_WITH_PRODUCT && HopperProducts(w).has(FIRST_FITS) && item < w.tiles;
+        const bool here = shared.launch->first_work == FIRST_PRODUCT && HopperProducts(w).has(FIRST_FITS) && item < w.tiles;
         if (threadIdx.x % WARP == 0) {
             w.first_tile = item;
             w.place = RingPlace();
@@ -82,7 +89,7 @@ struct FirstWork {
     // The workers': waits for that.
     static DEV bool is_loaded() {
         Shared& shared = Kept::shared();
-        if (shared.launch->begins != BEGINS_WITH_PRODUCT) return false;
+        if (shared.launch->first_work != FIRST_PRODUCT) return false;
         wait_phase(&shared.announced, 0);
         return shared.begins_here;
     }
@@ -114,16 +121,15 @@ struct FirstWork {
     static DEV void load_windows(const HopperProducts& p, Loader& loader) {
         const u32 granules = p.granules(), bytes = p.stage_bytes(), most = at_once(p);
         ConvLoader copies(p, tile().at<ConvPlace>(0));
-        ProductCorner corner = tile().corner;
         u32 stages = tile().stages;
+        loader.tell(tile().corner);
 #pragma unroll 1
         for (u32 i = p.work.first_tile;;) {
-            loader.tell(corner);
             if (!loader.fill_first(stages, granules, bytes, most, [&](u32 stage, u64* full) { copies.load(stage, full); })) return;
             i += gridDim.x;
             if (i >= p.work.tiles) return;
             const ProductItem at = p.tiles().in_bands(i);
-            corner = ProductCorner::at(at.row, at.column);
+            loader.tell(ProductCorner::at(at.row, at.column));
             stages = at.stages;
             copies.go_to(ConvPlace(p, at));
         }
@@ -131,12 +137,11 @@ struct FirstWork {
     static DEV void load_operands(const HopperProducts& p, Loader& loader) {
         OperandLoader<false> a = tile().at<OperandLoader<false>>(0), b = tile().at<OperandLoader<false>>(1);
         const u32 granules = p.granules(), bytes = p.copied_bytes(), most = at_once(p);
-        ProductCorner corner = tile().corner;
         u32 stages = tile().stages;
+        loader.tell(tile().corner);
         if (p.shares_operand() && !loader.hear_other()) return;
 #pragma unroll 1
         for (u32 i = p.work.first_tile;;) {
-            loader.tell(corner);
             const bool filled = loader.fill_first(stages, granules, bytes, most, [&](u32 stage, u64* full) {
                 b.load(p, stage, full);
                 a.load(p, stage, full);
@@ -145,7 +150,7 @@ struct FirstWork {
             i += gridDim.x;
             if (i >= p.work.tiles) break;
             const ProductItem at = p.tiles().in_bands(i);
-            corner = ProductCorner::at(at.row, at.column);
+            loader.tell(ProductCorner::at(at.row, at.column));
             stages = at.stages;
             a.begin(p, 0, at);
             b.begin(p, 1, at);
