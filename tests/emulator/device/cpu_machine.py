@@ -200,6 +200,10 @@ class CpuSession:
         """Of each instruction with operands, its mnemonic and the way that its handler chose: the last that it kept."""
         return [(mnemonic, int(detail[-1])) for mnemonic, detail in self.details()]
 
+    def tables(self) -> Mapping[str, Array]:
+        """What the next launch is given, by the names of LAUNCH."""
+        return self._loaded.tables
+
     def misplace(self, table: str, by: int) -> None:
         """Let the next launch look for `table`, a pointer of LAUNCH, so many bytes further on."""
         self._launch[table] = int(self._launch[table]) + by

@@ -29,11 +29,15 @@ main:
 """
 
 
-def added(dtype: str, rows: int, columns: int) -> str:
-    """A program of one GEMM with bias, activation and residual: workers begin before they know where these are."""
+WAYS = ("tiles", "halves", "halves together", "low", "low together", "boxes", "tall", "floats", "tf32")
+"""Of a product, as paths.cuh counts them behind the paths."""
+
+
+def added(dtype: str, rows: int, columns: int, steps: str) -> str:
+    """A program of one GEMM with what `steps` says of bias q, residual r and activation."""
     text = product(f"{dtype}[{rows}, 320]", f"{dtype}[320, {columns}]", f"{dtype}[{rows}, {columns}]")
     text = text.replace("main:", f".input q : {dtype}[{columns}]\n.input r : {dtype}[{rows}, {columns}]\nmain:")
-    return text.replace("y, a, b", "y, a, b bias=q act=gelu residual=r")
+    return text.replace("y, a, b", f"y, a, b {steps}")
 
 
 def conv(outputs: int, kernel: int = 3, step: int = 1, samples: int = 3) -> str:
@@ -60,40 +64,57 @@ def outputs(session: CpuSession) -> bytes:
 
 
 @pytest.mark.parametrize(
-    ("choice", "text"),
+    ("way", "choice", "text"),
     [
-        (Choice(Tile(128, 256), 1), product("bf16[128, 320]", "bf16[320, 256]", "bf16[128, 256]")),  # one tile
-        (Choice(Tile(128, 256), 1), product("bf16[128, 320]", "bf16[320, 1280]", "bf16[128, 1280]")),
-        (Choice(Tile(128, 256), 1), product("f16[2200, 64]", "f16[520, 64]", "f16[2200, 520]", "y, a, b.T")),  # bands
-        (Choice(Tile(128, 256), 1, "b"), product("bf16[520, 320]", "bf16[320, 256]", "bf16[520, 256]")),
-        (Choice(Tile(128, 256), 1, "a"), product("bf16[200, 72]", "bf16[72, 520]", "bf16[200, 520]")),
-        (Choice(Tile(64, 128), 1), product("bf16[200, 320]", "bf16[320, 304]", "bf16[200, 304]")),
-        (Choice(Tile(128, 128), 2), product("bf16[200, 520]", "bf16[520, 304]", "bf16[200, 304]")),
-        (Choice(Tile(128, 128), 1), product("bf16[2200, 64]", "bf16[64, 304]", "bf16[2200, 304]")),  # bands, in lines
-        (Choice(Tile(128, 128), 2), product("bf16[2200, 128]", "bf16[128, 304]", "bf16[2200, 304]")),
-        (Choice(Tile(128, 128), 1), product("f32[200, 96]", "f32[96, 304]", "f32[200, 304]", "y, a, b math=tf32")),
-        (Choice(Tile(64, 128), 1), product("bf16[40, 320]", "bf16[320, 304]", "bf16[40, 304]")),  # few rows
-        (Choice(Tile(64, 64), 1), product("bf16[100, 320]", "bf16[320, 200]", "bf16[100, 200]")),
-        (Choice(Tile(64, 64), 2, "depth"), product("bf16[64, 320]", "bf16[320, 64]", "bf16[64, 64]")),
-        (Choice(Tile(32, 64), 1), product("bf16[72, 784]", "bf16[200, 784]", "bf16[72, 200]", "y, a, b.T")),
-        (Choice(Tile(16, 64), 1), added("bf16", 24, 136)),
-        (Choice(Tile(48, 64), 2, "depth"), added("bf16", 96, 136)),
-        (Choice(Tile(64, 64), 1), added("f16", 100, 200)),
-        (Choice(Tile(256, 64), 1), conv(64)),
-        (Choice(Tile(192, 128), 1), conv(136, 1)),
-        (Choice(Tile(128, 256), 1), conv(264, 3, 2)),
-        (Choice(Tile(64, 128), 1), conv(136, 3, 2)),
-        (Choice(Tile(256, 128), 1), conv(72, 1, 2, samples=20)),  # more than a band of positions
+        ("boxes", Choice(Tile(128, 256), 1), product("bf16[128, 320]", "bf16[320, 256]", "bf16[128, 256]")),  # one tile
+        ("boxes", Choice(Tile(128, 256), 1), product("bf16[128, 320]", "bf16[320, 1280]", "bf16[128, 1280]")),
+        ("boxes", Choice(Tile(128, 256), 1), product("f16[2200, 64]", "f16[520, 64]", "f16[2200, 520]", "y, a, b.T")),
+        ("boxes", Choice(Tile(128, 256), 1, "b"), product("bf16[520, 320]", "bf16[320, 256]", "bf16[520, 256]")),
+        ("boxes", Choice(Tile(128, 256), 1, "a"), product("bf16[200, 72]", "bf16[72, 520]", "bf16[200, 520]")),
+        ("tiles", Choice(Tile(64, 128), 1), product("bf16[200, 320]", "bf16[320, 304]", "bf16[200, 304]")),
+        ("tiles", Choice(Tile(128, 128), 2), product("bf16[200, 520]", "bf16[520, 304]", "bf16[200, 304]")),
+        ("tiles", Choice(Tile(128, 128), 1), product("bf16[2200, 64]", "bf16[64, 304]", "bf16[2200, 304]")),  # bands
+        ("tiles", Choice(Tile(128, 128), 2), product("bf16[2200, 128]", "bf16[128, 304]", "bf16[2200, 304]")),
+        (
+            "tf32",
+            Choice(Tile(128, 128), 1),
+            product("f32[200, 96]", "f32[96, 304]", "f32[200, 304]", "y, a, b math=tf32"),
+        ),
+        (
+            "tiles",
+            Choice(Tile(128, 128), 1),
+            product("f32[200, 96]", "f32[304, 96]", "f32[200, 304]", "y, a, b.T math=tf32"),
+        ),
+        ("tiles", Choice(Tile(64, 128), 1), product("bf16[40, 320]", "bf16[320, 304]", "bf16[40, 304]")),  # few rows
+        ("tiles", Choice(Tile(64, 64), 1), added("f16", 100, 200, "bias=q act=gelu residual=r")),
+        ("halves", Choice(Tile(64, 64), 1), product("bf16[100, 320]", "bf16[320, 200]", "bf16[100, 200]")),
+        ("halves", Choice(Tile(64, 64), 1), added("bf16", 100, 200, "bias=q act=gelu")),
+        (
+            "halves together",
+            Choice(Tile(64, 64), 2, "depth"),
+            product("bf16[64, 320]", "bf16[320, 64]", "bf16[64, 64]"),
+        ),
+        ("low", Choice(Tile(32, 64), 1), product("bf16[72, 784]", "bf16[200, 784]", "bf16[72, 200]", "y, a, b.T")),
+        ("low", Choice(Tile(16, 64), 1), added("bf16", 24, 136, "bias=q act=gelu residual=r")),
+        ("low together", Choice(Tile(48, 64), 2, "depth"), added("bf16", 96, 136, "bias=q act=gelu")),
+        ("tall", Choice(Tile(256, 64), 1), conv(64)),
+        ("tall", Choice(Tile(192, 128), 1), conv(136, 1)),
+        ("boxes", Choice(Tile(128, 256), 1), conv(264, 3, 2)),
+        ("tiles", Choice(Tile(64, 128), 1), conv(136, 3, 2)),
+        ("tall", Choice(Tile(256, 128), 1), conv(72, 1, 2, samples=20)),  # more than a band of positions
     ],
 )
 @cpu_machine.needs_compiler
-def test_what_a_launch_begins_with_has_the_bits_of_any_other(monkeypatch, choice, text):
+def test_what_a_launch_begins_with_has_the_bits_of_any_other(monkeypatch, way, choice, text):
     """Tiles of every kind, in one block and in all, one or several; loaded ahead, and behind another instruction."""
     monkeypatch.setattr(tilings, "offers", lambda *_, **__: (Offer(choice, 0.0),))
     first = CpuSession(assemble(text), hopper=True)
     later = CpuSession(assemble(".scratch s : f32[8]\n" + text.replace("main:", "main:\n    FILL s, 1.0")), hopper=True)
     assert is_first(first)
     assert not is_first(later)
+    for session in (first, later):
+        detail = session.headers()[session is later]["detail"]
+        assert WAYS[PRODUCT_SCHEDULE.values(detail)["way"] - layout.PATH_HOST - 1] == way
     seen = set()
     for session in (first, later):
         for session.seed in range(2):
@@ -115,6 +136,26 @@ def test_what_does_not_fit_waits_for_its_turn(text):
     session = CpuSession(assemble(text), hopper=True)
     outputs(session)
     assert not is_first(session)
+
+
+@cpu_machine.needs_compiler
+def test_loaders_begin_with_what_was_worked_out_when_the_program_was_loaded(monkeypatch):
+    """Were it another tile's place, the result would be there."""
+    choice = Choice(Tile(128, 256), 1)
+    monkeypatch.setattr(tilings, "offers", lambda *_, **__: (Offer(choice, 0.0),))
+    session = CpuSession(assemble(product("bf16[256, 64]", "bf16[64, 256]", "bf16[256, 256]")), hopper=True)
+    rng = np.random.default_rng(7)
+    given = {"a": values(rng, (256, 64), DType.BF16), "b": values(rng, (64, 256), DType.BF16)}
+    right = session.run(given).outputs["y"].copy()
+    assert right[:128].any()
+    tiles = (
+        session.tables()["first"][layout.FIRST_WORK_BYTES :].view(np.uint32).reshape(-1, layout.FIRST_TILE_BYTES // 4)
+    )
+    of_first = next(tile for tile in tiles if tile[0] and tile[1] == 0)
+    of_first[1] = next(tile[1] for tile in tiles if tile[0] and tile[1] != 0)
+    session._segments[Segment.OUTPUT][:] = 0
+    wrong = session.run(given).outputs["y"]
+    assert not wrong[:128].any()
 
 
 @cpu_machine.needs_compiler

@@ -9,7 +9,14 @@ import pytest
 
 from dla.assembler import assemble
 from dla.emulator.device import generate, plan
-from dla.emulator.device.layout import COUNTERS, IMAGE_HEADER, MAX_WAITS, WAIT_FOR_ALL
+from dla.emulator.device.layout import (
+    COUNTERS,
+    FIRST_DECODED,
+    FIRST_PRODUCT,
+    IMAGE_HEADER,
+    MAX_WAITS,
+    WAIT_FOR_ALL,
+)
 from dla.emulator.device.paths import Target
 from dla.isa.attributes import pack
 from dla.isa.descriptor import Segment
@@ -300,6 +307,40 @@ def test_every_interleaving_keeps_conflicting_instructions_in_order(seed):
     rng = random.Random(seed)
     program, made = planned(random_text(rng))
     Simulation(program, made, blocks=4, rng=rng).run()
+
+
+FIRST = """
+.input x : bf16[64, 64]
+.input m : bf16[n <= 64, 64]
+.input i : i64[1]
+.scratch s : bf16[64, 64]
+.output y : bf16[64, 64]
+main:
+    {first}
+    COPY y, s
+    HALT
+"""
+
+
+@pytest.mark.parametrize(
+    ("first", "expected"),
+    [
+        ("COPY s, x", FIRST_DECODED),
+        ("SOFTMAX s, x axis=-1", FIRST_DECODED),
+        ("GEMM s[0:2, :], x[0:2, :], x", FIRST_DECODED),  # streamed
+        ("GEMM s, x, x", FIRST_PRODUCT),
+        ("FILL s, 1.0", 0),
+        ("FILL s, s1", 0),
+        ("COPY s[0:n, :], m", 0),
+        ("MOV s1, 0", 0),
+        ("LOADS s1, i", 0),
+        ("\n    ".join(["COPY s, x"] * (COUNTERS + 1)), FIRST_DECODED),  # counters are shared
+    ],
+)
+def test_which_first_work_is_decoded_when_the_program_is_loaded(first, expected):
+    """One that neither registers nor scalars have a say in, and which waits for nothing."""
+    program = assemble(FIRST.format(first=first))
+    assert plan.build(program, BASES, Target(hopper=True)).first_work == expected
 
 
 def test_what_nobody_waits_for_signals_nobody():
