@@ -161,7 +161,7 @@ class Costs:
     together: int = 1450  # for the blocks of a pair to give each other half of their sums
     gathered: int = 55  # of a slice of a low tile, where its rows are windows
     open: int = 3000  # until a pair of blocks has agreed to share: weights come so much later
-    first: int = 4000  # more for what a launch begins with, unless results leave in boxes, which takes less code
+    first: int = 4000  # more for what a launch begins with, unless results leave in boxes or tiles are low: less code
 
 
 COSTS = Costs()

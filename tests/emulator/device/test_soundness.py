@@ -42,7 +42,7 @@ def outcome(machine: DeviceMachine, program: Program, dim: int) -> str:
 @pytest.mark.gpu
 @pytest.mark.parametrize("part", range(PARTS))
 def test_accepted_programs_do_not_fault(part):
-    """2,000 accepted programs end, or trap for a reason in their data; no address leaves its segment."""
+    """2,000 accepted programs, in parts, end, or trap for a reason in their data; no address leaves its segment."""
     machine = DeviceMachine(checked=True, timeout=5.0)
     ran = accepted = 0
     for seed in range(part, 10 * ACCEPTED, PARTS):
