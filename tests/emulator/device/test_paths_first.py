@@ -29,6 +29,26 @@ main:
 """
 
 
+PIXELS = """
+.input x : bf16[2, 32, 32, 3]
+.input w : bf16[64, 7, 7, 3]
+.output y : bf16[2, 16, 16, 64]
+main:
+    CONV y, x, w strides=[2, 2] pads=[3, 3, 3, 3]
+    HALT
+"""
+
+
+def of_one(shape: str, instruction: str) -> str:
+    """A program of one instruction that makes y of x, of one shape."""
+    return f".input x : {shape}\n.output y : {shape}\nmain:\n    {instruction}\n    HALT\n"
+
+
+def behind_another(text: str) -> str:
+    """The same program with an instruction in front, which does not come decoded."""
+    return ".scratch s : f32[8]\n" + text.replace("main:", "main:\n    FILL s, 1.0")
+
+
 WAYS = ("tiles", "halves", "halves together", "low", "low together", "boxes", "tall", "floats", "tf32")
 """Of a product, as paths.cuh counts them behind the paths."""
 
@@ -109,7 +129,7 @@ def test_what_a_launch_begins_with_has_the_bits_of_any_other(monkeypatch, way, c
     """Tiles of every kind, in one block and in all, one or several; loaded ahead, and behind another instruction."""
     monkeypatch.setattr(tilings, "offers", lambda *_, **__: (Offer(choice, 0.0),))
     first = CpuSession(assemble(text), hopper=True)
-    later = CpuSession(assemble(".scratch s : f32[8]\n" + text.replace("main:", "main:\n    FILL s, 1.0")), hopper=True)
+    later = CpuSession(assemble(behind_another(text)), hopper=True)
     assert is_first(first)
     assert not is_first(later)
     for session in (first, later):
@@ -123,19 +143,27 @@ def test_what_a_launch_begins_with_has_the_bits_of_any_other(monkeypatch, way, c
 
 
 @pytest.mark.parametrize(
-    "text",
+    ("path", "text"),
     [
-        product("bf16[3, 100, 64]", "bf16[3, 64, 80]", "bf16[3, 100, 80]"),  # the maps have more coordinates
-        product("bf16[200, 64]", "bf16[64, 64]", "bf16[200, 64]", "y, a, b alpha=0.5 act=softplus clamp=[0.0, 1.0]"),
+        (layout.PATH_GEMM, product("bf16[3, 100, 64]", "bf16[3, 64, 80]", "bf16[3, 100, 80]")),  # maps of five dims
+        (layout.PATH_GEMM, added("bf16", 200, 64, "alpha=0.5 act=softplus clamp=[0.0, 1.0]")),  # by scratch memory
+        (layout.PATH_STREAM, product("bf16[2, 320]", "bf16[320, 304]", "bf16[2, 304]")),
+        (layout.PATH_STREAM, product("bf16[9, 320]", "bf16[304, 320]", "bf16[9, 304]", "y, a, b.T")),
+        (layout.PATH_PIXELS, PIXELS),
+        (layout.PATH_GENERIC, of_one("bf16[3, 40]", "COPY y, x")),
+        (layout.PATH_GENERIC, of_one("bf16[60, 8192]", "SOFTMAX y, x axis=-1")),  # its scratch memory is in the ring
+        (layout.PATH_GENERIC, of_one("f32[40, 40]", "GEMM y, x, x")),
     ],
-    ids=["batches", "scratch"],
+    ids=["batches", "scratch", "few rows", "some rows", "pixels", "copy", "softmax", "f32"],
 )
 @cpu_machine.needs_compiler
-def test_what_does_not_fit_waits_for_its_turn(text):
-    """Batches, and sums in scratch memory."""
-    session = CpuSession(assemble(text), hopper=True)
-    outputs(session)
-    assert not is_first(session)
+def test_what_a_loader_waits_for_has_the_bits_of_any_other(path, text):
+    """It comes decoded, and is handed out without the controller's decoding it, as behind another instruction."""
+    first, later = CpuSession(assemble(text), hopper=True), CpuSession(assemble(behind_another(text)), hopper=True)
+    assert (first.plan.first_work != 0, later.plan.first_work) == (True, 0)
+    assert not is_first(first)
+    assert [session.headers()[index]["path"] for index, session in enumerate((first, later))] == [path] * 2
+    assert outputs(first) == outputs(later)
 
 
 @cpu_machine.needs_compiler
