@@ -146,7 +146,12 @@ def test_what_a_launch_begins_with_has_the_bits_of_any_other(monkeypatch, way, c
     ("path", "text"),
     [
         (layout.PATH_GEMM, product("bf16[3, 100, 64]", "bf16[3, 64, 80]", "bf16[3, 100, 80]")),  # maps of five dims
-        (layout.PATH_GEMM, added("bf16", 200, 64, "alpha=0.5 act=softplus clamp=[0.0, 1.0]")),  # by scratch memory
+        (
+            layout.PATH_GEMM,  # by scratch memory
+            product(
+                "bf16[200, 64]", "bf16[64, 64]", "bf16[200, 64]", "y, a, b alpha=0.5 act=softplus clamp=[0.0, 1.0]"
+            ),
+        ),
         (layout.PATH_STREAM, product("bf16[2, 320]", "bf16[320, 304]", "bf16[2, 304]")),
         (layout.PATH_STREAM, product("bf16[9, 320]", "bf16[304, 320]", "bf16[9, 304]", "y, a, b.T")),
         (layout.PATH_PIXELS, PIXELS),
@@ -158,7 +163,7 @@ def test_what_a_launch_begins_with_has_the_bits_of_any_other(monkeypatch, way, c
 )
 @cpu_machine.needs_compiler
 def test_what_a_loader_waits_for_has_the_bits_of_any_other(path, text):
-    """It comes decoded, and is handed out without the controller's decoding it, as behind another instruction."""
+    """Decoded when the program is loaded, or by the controller behind another instruction, and loaded in its turn."""
     first, later = CpuSession(assemble(text), hopper=True), CpuSession(assemble(behind_another(text)), hopper=True)
     assert (first.plan.first_work != 0, later.plan.first_work) == (True, 0)
     assert not is_first(first)
