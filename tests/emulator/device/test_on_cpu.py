@@ -13,6 +13,7 @@ from dla.emulator.device.paths import tilings
 from dla.emulator.device.paths.choices import Offer
 from dla.emulator.device.paths.tilings import Choice, Tile
 from dla.emulator.golden.machine import GoldenMachine
+from dla.isa.descriptor import Segment
 from dla.isa.dtypes import DType
 from dla.isa.errors import Trap
 from dla.isa.instructions.control import MAX_LOOP_DEPTH
@@ -302,6 +303,8 @@ main:
         ("bf16", 328, Choice(tilings.TILES[0], 1), ".T", " bias=bias act=relu"),
         ("bf16", 40, Choice(tilings.TILES[0], 1, "b"), "", " bias=bias"),
         ("bf16", 72, Choice(tilings.TILES[0], 1), ".T", ""),
+        ("f16", 40, Choice(tilings.TILES[0], 1, "a"), ".T", ""),
+        ("f16", 72, Choice(tilings.TILES[0], 1), "", " act=gelu"),
         ("bf16", 328, Choice(tilings.HIGHER_TILE, 1), "", " bias=bias act=gelu"),
         ("f16", 328, Choice(tilings.HIGHER_TILE, 1), "", ""),
         ("f16", 72, Choice(tilings.HIGHER_TILE, 1), ".T", " bias=bias act=relu"),
@@ -335,6 +338,29 @@ def test_results_that_leave_in_boxes(monkeypatch, dtype, depth, choice, turned, 
         assert all(c.ok for c in compare(program, inputs, result))
         seen.append([result.outputs[name].tobytes() for name in "yz"])
     assert seen[0] == seen[1]
+
+
+@cpu_machine.needs_compiler
+@pytest.mark.parametrize("types", [("bf16", "f16"), ("f16", "bf16")])
+@pytest.mark.parametrize("epilogue", ["", " bias=q", " bias=q act=gelu"])
+def test_results_of_another_type_than_operands_in_large_tiles(monkeypatch, types, epilogue):
+    """What workers make of sums is of the result's type."""
+    monkeypatch.setattr(tilings, "offers", lambda *_, **__: (Offer(Choice(tilings.TILES[0], 1), 0.0),))
+    given, made = types
+    text = f"""
+.input a : {given}[256, 72]
+.input b : {given}[72, 520]
+.input q : {made}[520]
+.output y : {made}[256, 520]
+main:
+    GEMM y, a, b{epilogue}
+    HALT
+"""
+    program, rng = assemble(text), np.random.default_rng(3)
+    inputs = {t.name: values(rng, t.descriptor.bounds, t.descriptor.dtype) for t in program.in_segment(Segment.INPUT)}
+    session = CpuSession(program, hopper=True)
+    assert session.plan.schedules[0].path == PATH_GEMM
+    assert all(c.ok for c in compare(program, inputs, session.run(inputs)))
 
 
 @cpu_machine.needs_compiler
