@@ -45,7 +45,7 @@ struct Loader : LoaderState {
         return true;
     }
     // Tells the workers where the tile begins whose first stage is the next one to be claimed. They read it before they release
-    // that stage; the stage of what it replaces they have released.
+    // that stage, or the tile's second one, where stages are large (boxes.cuh). What it replaces they have read.
     DEV void tell(u32 row, u32 column) { tell(ProductCorner::at(row, column)); }
     DEV void tell(const ProductCorner& corner) { shared_state().corners[place.sequence % CORNERS] = corner; }
     // Claims `count` stages of one size, and lets start(address, full) start the copies to each; false if the run is over.

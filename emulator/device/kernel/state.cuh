@@ -112,9 +112,9 @@ struct WorkerPlace {
     u32 parted;  // it does so no more: the run is over
     union {
         struct {
-            u32 step, query;   // the next step of its walk, and the tile's first query
-            u32 head, sample;  // of the tile
-            u32 last;          // there is no tile behind it
+            u32 step, query;             // the next step of its walk, and the tile's first query
+            u32 head, sample, keys_end;  // of the tile
+            u32 last;                    // there is no tile behind it
         } attention;
         struct {
             u32 none;                // no Lines: see below

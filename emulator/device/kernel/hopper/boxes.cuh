@@ -1,6 +1,8 @@
-// Products of tiles of 128 x 256 whose results the copy engine takes to memory, while the next tile's products are under way. What
-// tensor cores wait for is what lies between two main loops, at about five clocks for each instruction: so all here is of one
-// shape, what does not depend on the tile is in registers, and where the tile lies the loader has worked out already.
+// Products of tiles of 128 x 256 whose results the copy engine takes to memory. A warp's leave in pieces, one after the other, by way of
+// its own staging: the first ones as soon as they are made, the last ones from registers, behind the starts of the next tile's first stages.
+// So no stage is kept back from the loader, and no warp waits for another. What tensor cores wait for is what lies between two main
+// loops, at about five clocks for each instruction: so all here is of one shape, and where the tile lies the loader has worked out
+// already. In the main loop registers are few: what is seldom needed is asked for there.
 //
 // A stage has one slice. Rows of the result lie at one distance and are made of whole chunks of 16 bytes; a bias of 16 bits, and relu
 // or gelu behind it, are all that may happen to sums. The host says so: in_boxes in paths/tilings.py, is_in_boxes in paths/epilogue.py.
@@ -10,13 +12,10 @@
 
 constexpr u32 BOX_ROWS = 128, BOX_COLUMNS = 256;  // of a tile
 constexpr u32 BOX_GRANULES = (BOX_ROWS + BOX_COLUMNS) * LINE_BYTES / GRANULE_BYTES;  // of a stage
-constexpr u32 BOX_PIECES = SUMS / PIECE_SUMS, BOXES_AT_ONCE = 2;  // of a warp
+constexpr u32 BOX_PIECES = SUMS / PIECE_SUMS;  // of a warp
 constexpr u32 BOX_BYTES = PIECE_ROWS * LINE_BYTES;
 static_assert(BOX_BYTES * WORKER_WARPS == STAGING_BYTES, "a warp's staging is a box");
-static_assert(BOX_PIECES == 2 * BOXES_AT_ONCE, "finish has two turns");
-// Barriers, one for each warpgroup: its products are done, which its own warps wait for, and the other ones; and it knows that the
-// other one's are. Without the last, a warpgroup that waits for nothing, after a trap, would arrive twice before the other one looks.
-constexpr u32 GROUP_MULTIPLIED = FIRST_FREE_BARRIER, MULTIPLIED = FIRST_FREE_BARRIER + 2, HAS_MET = FIRST_FREE_BARRIER + 4;
+static_assert(BOX_GRANULES + CORNERS - 2 > GRANULES, "while a tile's second stage is in use, its corner is still there");
 
 // Whether `w` goes in such tiles. Other results that leave in boxes are those of tall tiles (tall.cuh).
 DEV bool in_wide_boxes(const Work& w) {
@@ -99,20 +98,7 @@ DEV_CALL void load_boxes(const Work& w) {
     loader.keep();
 }
 
-// Where a warp puts the pieces of a tile whose last stage is the one before the next: the first one in its staging, the second one
-// where its warpgroup's part of a was, the others where b was.
-struct BoxPlaces {
-    u32 staging, left, right;
-
-    DEV BoxPlaces(const RingPlace& place, u32 warp) {
-        const u32 base = shared_address(shared_memory), stage = base + (place.granule - BOX_GRANULES) * GRANULE_BYTES;
-        staging = base + STAGING_AT + warp * BOX_BYTES;
-        left = stage + warp * BOX_BYTES;
-        right = stage + BOX_ROWS * LINE_BYTES + warp * 2 * BOX_BYTES;
-    }
-};
-
-// Where a tile goes.
+// Where the tile goes whose results are on their way: in a main loop that is the one before, until what is left of it has left.
 struct BoxTarget {
     const void* map;
     u32 row, column;
@@ -124,7 +110,10 @@ struct BoxTarget {
         map = HopperProducts(me.work()).map(HopperProducts(me.work()).schedule().out_map);
     }
     // Piece `index` of a warp's, from `from`.
-    DEV void store(u32 from, u32 index, u32 warp) const { tensor_store_2d(map, from, column + index * PIECE_COLUMNS, row + warp * PIECE_ROWS); }
+    DEV void store(u32 from, u32 index, u32 warp) const {
+        tensor_store_2d(map, from, column + index * PIECE_COLUMNS, row + warp * PIECE_ROWS);
+        bulk_commit();
+    }
 };
 
 struct HopperBoxes {
@@ -138,189 +127,177 @@ struct HopperBoxes {
     }
 
   private:
+    static constexpr u32 WORDS = PIECE_SUMS / 2;  // of a piece, in a lane
+    static constexpr u32 EACH = BOX_PIECES / 2;   // pieces that leave as soon as they are made; and that leave later
+    static_assert(EACH == 2, "multiply_tile and finish name them");
+
     // PLAIN: neither bias nor activation.
     template <bool PLAIN> static DEV void run_tiles(Workers& me) {
-        const ProductSchedule& s = HopperProducts(me.work()).schedule();
-        const u32 kind = HopperProducts(me.work()).shares_operand() ? SHARED_STAGES : OWN_STAGES, what = s.what, flags = s.flags, stages = s.stages;
+        const u32 what = HopperProducts(me.work()).schedule().what;
         f32 sums[SUMS];
         clear<BOX_COLUMNS>(sums);
-        EarlyBias bias{};
+        u32 later[EACH][WORDS] = {};
         if (!me.wait_ready()) return;
         Kept::place().tiles = me.work().tiles - me.work().first_tile;  // of all blocks, from the present one on
-        for (bool kept = false;; kept = true) {
-            multiply_any<PLAIN>(sums, flags, stages, kind, kept, me, [&] {
-                const ProductCorner corner = Kept::shared().corners[(me.place.sequence - 1) % CORNERS];
-                volatile auto& at = Kept::place().product;
-                at.row = corner.row();
-                at.column = corner.column();
+        for (bool has_before = false;; has_before = true) {
+            EarlyBias bias{};
+            multiply_any(sums, later, has_before, me, [&](const ProductCorner& corner) {
+                if (PLAIN || !(what & Lines::BIAS)) return;
                 const ProductArgs args(me.work());
-                if (!PLAIN && (what & Lines::BIAS)) bias.fetch(args.bias(), corner.column(), args.columns(), me.lane());
+                bias.fetch(args.bias(), corner.column(), args.columns(), me.lane());
             });
-            if (PLAIN) finish_plain(sums, what, me);
-            else finish_halves(sums, bias, what, me);
+            if (what & Lines::HALF) finish<PLAIN, F16>(sums, later, bias, what, me);
+            else finish<PLAIN, Bf16>(sums, later, bias, what, me);
             const u32 left = Kept::place().tiles;
             __syncwarp();  // every lane has read it
             if (left <= gridDim.x) break;
             Kept::place().tiles = left - gridDim.x;
         }
-        bulk_wait();
-        me.release(Stage{me.place.sequence - 1, 0}, kind);
-    }
-
-    template <bool PLAIN, class Meanwhile>
-    static DEV void multiply_any(f32 (&sums)[SUMS], u32 flags, u32 stages, u32 kind, bool kept, Workers& me, Meanwhile meanwhile) {
-        switch (flags & (A_ACROSS | B_ACROSS | HALF_FLOATS)) {
-            case 0: multiply<PLAIN, Bf16, false, false>(sums, stages, kind, kept, me, meanwhile); break;
-            case B_ACROSS: multiply<PLAIN, Bf16, false, true>(sums, stages, kind, kept, me, meanwhile); break;
-            case A_ACROSS: multiply<PLAIN, Bf16, true, false>(sums, stages, kind, kept, me, meanwhile); break;
-            case A_ACROSS | B_ACROSS: multiply<PLAIN, Bf16, true, true>(sums, stages, kind, kept, me, meanwhile); break;
-            case HALF_FLOATS: multiply<PLAIN, F16, false, false>(sums, stages, kind, kept, me, meanwhile); break;
-            case HALF_FLOATS | B_ACROSS: multiply<PLAIN, F16, false, true>(sums, stages, kind, kept, me, meanwhile); break;
-            case HALF_FLOATS | A_ACROSS: multiply<PLAIN, F16, true, false>(sums, stages, kind, kept, me, meanwhile); break;
-            default: multiply<PLAIN, F16, true, true>(sums, stages, kind, kept, me, meanwhile); break;
-        }
-    }
-
-    // sums = a * b. The last stage is not released: the result is put there. `kept`: so is that of the tile before still, in front
-    // of these. `meanwhile()` is done while the first products are under way.
-    template <bool PLAIN, class T, bool A_ACROSS, bool B_ACROSS, class Meanwhile>
-    static DEV void multiply(f32 (&sums)[SUMS], u32 stages, u32 kind, bool kept, Workers& me, Meanwhile meanwhile) {
-        constexpr u32 A_STEP = (A_ACROSS ? STEP_DEPTH * LINE_BYTES : STEP_DEPTH * 2) >> 4;  // in 16 bytes
-        constexpr u32 B_STEP = (B_ACROSS ? STEP_DEPTH * LINE_BYTES : STEP_DEPTH * 2) >> 4;
-        using Product = Wgmma<T, BOX_COLUMNS, A_ACROSS, B_ACROSS>;
-        const u32 left = me.warp() / 4 * GRANULE_BYTES;
-#pragma unroll 1
-        for (u32 i = 0; i < stages; ++i) {
-            Stage stage;
-            const u32 address = me.next(stage, BOX_GRANULES);
-            const u32 a = descriptor_low(address + left, GRANULE_BYTES), b = descriptor_low(address + BOX_ROWS * LINE_BYTES, GRANULE_BYTES);
-            me.wait(stage, kind);
-            warpgroup_fence();
-            Product::multiply_if(sums, matrix_descriptor(a), matrix_descriptor(b), i);
 #pragma unroll
-            for (u32 step = 1; step < DEPTH / STEP_DEPTH; ++step)
-                Product::multiply(sums, matrix_descriptor(a + step * A_STEP), matrix_descriptor(b + step * B_STEP));
-            warpgroup_commit();
-            warpgroup_wait<1>();
-            if (i == 0) {
-                meanwhile();
-                continue;
-            }
-            if (i == 1 && kept) release_kept<PLAIN>(me.place.sequence - 3, kind, me);
-            me.release(Stage{me.place.sequence - 2, 0}, kind);
+        for (u32 i = 0; i < EACH; ++i) store_later(later[i], EACH + i, me);
+        bulk_wait();
+    }
+
+    template <class Meanwhile>
+    static DEV void multiply_any(f32 (&sums)[SUMS], const u32 (&later)[EACH][WORDS], bool has_before, Workers& me, Meanwhile meanwhile) {
+        switch (HopperProducts(me.work()).schedule().flags & (A_ACROSS | B_ACROSS | HALF_FLOATS)) {
+            case 0: multiply_tile<Bf16, false, false>(sums, later, has_before, me, meanwhile); break;
+            case B_ACROSS: multiply_tile<Bf16, false, true>(sums, later, has_before, me, meanwhile); break;
+            case A_ACROSS: multiply_tile<Bf16, true, false>(sums, later, has_before, me, meanwhile); break;
+            case A_ACROSS | B_ACROSS: multiply_tile<Bf16, true, true>(sums, later, has_before, me, meanwhile); break;
+            case HALF_FLOATS: multiply_tile<F16, false, false>(sums, later, has_before, me, meanwhile); break;
+            case HALF_FLOATS | B_ACROSS: multiply_tile<F16, false, true>(sums, later, has_before, me, meanwhile); break;
+            case HALF_FLOATS | A_ACROSS: multiply_tile<F16, true, false>(sums, later, has_before, me, meanwhile); break;
+            default: multiply_tile<F16, true, true>(sums, later, has_before, me, meanwhile); break;
         }
-        if (stages == 1 && kept) release_kept<PLAIN>(me.place.sequence - 2, kind, me);
+    }
+
+    // sums = a * b. What is left of the tile before, if there is one, leaves behind the starts of the first stages; then meanwhile(corner).
+    template <class T, bool A_ACROSS, bool B_ACROSS, class Meanwhile>
+    static DEV void multiply_tile(f32 (&sums)[SUMS], const u32 (&later)[EACH][WORDS], bool has_before, Workers& me, Meanwhile meanwhile) {
+        const u32 first = me.place.sequence, kind = HopperProducts(me.work()).shares_operand() ? SHARED_STAGES : OWN_STAGES;
+        multiply<T, A_ACROSS, B_ACROSS, true>(sums, kind, me);
+        if (has_before) store_later(later[0], EACH, me);
+        const u32 stages = HopperProducts(me.work()).schedule().stages;
+        if (stages > 1) multiply_more<T, A_ACROSS, B_ACROSS>(sums, kind, me);
+        if (has_before) store_later(later[1], EACH + 1, me);
+        const ProductCorner corner = Kept::shared().corners[first % CORNERS];
+        volatile auto& at = Kept::place().product;
+        at.row = corner.row();
+        at.column = corner.column();
+        meanwhile(corner);
+#pragma unroll 1
+        for (u32 i = 2; i < stages; ++i) multiply_more<T, A_ACROSS, B_ACROSS>(sums, kind, me);
         warpgroup_wait<0>();
 #pragma unroll
         for (u32 i = 0; i < SUMS; ++i) pin(sums[i]);
+        me.release(Stage{me.place.sequence - 1, 0}, kind);
     }
 
-    template <bool PLAIN> static DEV void release_kept(u32 sequence, u32 kind, const Workers& me) {
-        if (PLAIN) named_barrier(HAS_MET + (me.warp() / 4 ^ 1), WORKER_THREADS);
-        bulk_wait_read();
-        me.release(Stage{sequence, 0}, kind);
+    // Starts the products of the next stage: they set the sums, or are added to them.
+    template <class T, bool A_ACROSS, bool B_ACROSS, bool SET> static DEV void multiply(f32 (&sums)[SUMS], u32 kind, Workers& me) {
+        constexpr u32 A_STEP = (A_ACROSS ? STEP_DEPTH * LINE_BYTES : STEP_DEPTH * 2) >> 4;  // in 16 bytes
+        constexpr u32 B_STEP = (B_ACROSS ? STEP_DEPTH * LINE_BYTES : STEP_DEPTH * 2) >> 4;
+        using Product = Wgmma<T, BOX_COLUMNS, A_ACROSS, B_ACROSS>;
+        Stage stage;
+        const u32 address = me.next(stage, BOX_GRANULES), left = me.warp() / 4 * GRANULE_BYTES;
+        const u32 a = descriptor_low(address + left, GRANULE_BYTES), b = descriptor_low(address + BOX_ROWS * LINE_BYTES, GRANULE_BYTES);
+        me.wait(stage, kind);
+        warpgroup_fence();
+        if (SET) Product::start(sums, matrix_descriptor(a), matrix_descriptor(b));
+        else Product::multiply(sums, matrix_descriptor(a), matrix_descriptor(b));
+#pragma unroll
+        for (u32 step = 1; step < DEPTH / STEP_DEPTH; ++step)
+            Product::multiply(sums, matrix_descriptor(a + step * A_STEP), matrix_descriptor(b + step * B_STEP));
+        warpgroup_commit();
+    }
+    // The same of a stage that is not a tile's first one; the one before is released, once its products are done.
+    template <class T, bool A_ACROSS, bool B_ACROSS> static DEV void multiply_more(f32 (&sums)[SUMS], u32 kind, Workers& me) {
+        multiply<T, A_ACROSS, B_ACROSS, false>(sums, kind, me);
+        warpgroup_wait<1>();
+        me.release(Stage{me.place.sequence - 2, 0}, kind);
     }
 
-    // Takes the sums to where copies to the result start from, and starts these. The second piece has to wait until the warpgroup's own
-    // products are done, the others until all are. So the warpgroup that is ahead by half a stage, as one always is, begins its next
-    // tile while the other one finishes.
-    static DEV void finish_plain(f32 (&sums)[SUMS], u32 what, const Workers& me) {
-        const u32 warp = me.warp(), group = warp / 4, lane = me.lane();
-        const BoxPlaces places(me.place, warp);
-        named_barrier_arrive(MULTIPLIED + group, WORKER_THREADS);
-        const BoxTarget target(me);  // there before it is needed
-        if (what & Lines::HALF) pack_all<true>(sums, places, group, lane);
-        else pack_all<false>(sums, places, group, lane);
-        if (Kept::place().tiles > gridDim.x) named_barrier_arrive(HAS_MET + group, WORKER_THREADS);
-        fence_proxy_shared();
-        __syncwarp();
-        if (elect_one()) {
-            target.store(places.staging, 0, warp);
-            target.store(places.left, 1, warp);
-            target.store(places.right, 2, warp);
-            target.store(places.right + BOX_BYTES, 3, warp);
-            bulk_commit();
-        }
-    }
-    template <bool HALF> static DEV void pack_all(f32 (&sums)[SUMS], const BoxPlaces& to, u32 group, u32 lane) {
-        pack_piece<HALF>(piece_of(sums, 0), to.staging, lane);
-        named_barrier(GROUP_MULTIPLIED + group, WORKER_THREADS / 2);
-        pack_piece<HALF>(piece_of(sums, 1), to.left, lane);
-        named_barrier(MULTIPLIED + (group ^ 1), WORKER_THREADS);
-        pack_piece<HALF>(piece_of(sums, 2), to.right, lane);
-        pack_piece<HALF>(piece_of(sums, 3), to.right + BOX_BYTES, lane);
-    }
-
-    // The same with bias and activation, half of the sums at a time: the less code, the less comes from memory when it is first needed,
-    // and the first half is on its way while the second one is made. That takes so long that warpgroups gain nothing by being apart.
-    static DEV void finish_halves(f32 (&sums)[SUMS], EarlyBias& bias, u32 what, const Workers& me) {
-        const u32 granule = me.place.granule - BOX_GRANULES;
-        u32 first = me.staging(), second = shared_address(shared_memory) + granule * GRANULE_BYTES + me.warp() * (BOX_PIECES - 1) * BOX_BYTES;
+    // Makes results of type T of the sums.
+    template <bool PLAIN, class T>
+    static DEV void finish(f32 (&sums)[SUMS], u32 (&later)[EACH][WORDS], EarlyBias& bias, u32 what, const Workers& me) {
+        if constexpr (PLAIN) {
+            u32 words[WORDS];
+            pack<T>(words, piece_of(sums, 0));
+            store(words, 0, me);
+#pragma unroll
+            for (u32 i = 0; i < EACH; ++i) pack<T>(later[i], piece_of(sums, EACH + i));  // while the first piece is read from the staging
+            pack<T>(words, piece_of(sums, 1));
+            store(words, 1, me);
+        } else {
+            // Half of the sums at a time: the less code, the less comes from memory when it is first needed.
 #pragma unroll 1
-        for (u32 turn = 0; turn < BOX_PIECES / BOXES_AT_ONCE; ++turn) {
-            if (what & Lines::BIAS) {
+            for (u32 turn = 0;; ++turn) {
 #pragma unroll
-                for (u32 i = 0; i < BOXES_AT_ONCE; ++i) bias.add(piece_of(sums, i), i, what & Lines::HALF ? DTYPE_F16 : DTYPE_BF16, me.lane());
-            }
-            if (what & Lines::HALF) {
-                if (what & Lines::ACT) activate(sums, what & Lines::ACT, [](u32 kind) { return gelu_fit_f16(kind); });
-                pack_half<true>(sums, first, second, turn == 0, me);
-            } else {
-                if (what & Lines::ACT) activate(sums, what & Lines::ACT, [](u32 kind) { return gelu_fit_bf16(kind); });
-                pack_half<false>(sums, first, second, turn == 0, me);
-            }
-            fence_proxy_shared();
-            __syncwarp();
-            if (elect_one()) {
-                const BoxTarget target(me);
-                const u32 warp = Kept::warp();
-                target.store(first, turn * BOXES_AT_ONCE, warp);
-                target.store(second, turn * BOXES_AT_ONCE + 1, warp);
-                bulk_commit();
-            }
-            first = second + BOX_BYTES;
-            second = first + BOX_BYTES;
+                for (u32 i = 0; i < EACH; ++i) {
+                    f32(&v)[PIECE_SUMS] = piece_of(sums, i);
+                    if (what & Lines::BIAS) bias.add(v, i, T::HALF_FLOATS ? DTYPE_F16 : DTYPE_BF16, me.lane());
+                    activate<T::HALF_FLOATS>(v, what & Lines::ACT);
+                    pack<T>(later[i], v);
+                    if (turn == 0) store(later[i], i, me);
+                }
+                if (turn == 1) break;
 #pragma unroll
-            for (u32 k = 0; k < SUMS / 2; ++k) sums[k] = sums[k + SUMS / 2];
+                for (u32 k = 0; k < SUMS / 2; ++k) sums[k] = sums[k + SUMS / 2];
 #pragma unroll
-            for (u32 i = 0; i < BOXES_AT_ONCE; ++i) bias.words[i] = bias.words[i + BOXES_AT_ONCE];
+                for (u32 i = 0; i < EACH; ++i) bias.words[i] = bias.words[i + EACH];
+            }
         }
     }
-    // `meet`: the workers are to be done with all products before the second piece.
-    template <bool HALF> static DEV void pack_half(f32 (&sums)[SUMS], u32 first, u32 second, bool meet, const Workers& me) {
-        const u32 lane = me.lane();
-        pack_piece<HALF>(piece_of(sums, 0), first, lane);
-        if (meet) me.sync();
-        pack_piece<HALF>(piece_of(sums, 1), second, lane);
-    }
-
-    template <class Fit> static DEV void activate(f32 (&sums)[SUMS], u32 kind, Fit fit) {
+    template <bool HALF> static DEV void activate(f32 (&v)[PIECE_SUMS], u32 kind) {
         if (kind == ACT_RELU) {
 #pragma unroll
-            for (u32 k = 0; k < BOXES_AT_ONCE * PIECE_SUMS; ++k) sums[k] = sums[k] <= 0.0f ? 0.0f : sums[k];  // NaN stays
-        } else {
-            const auto gelu = fit(kind);
+            for (u32 k = 0; k < PIECE_SUMS; ++k) v[k] = v[k] <= 0.0f ? 0.0f : v[k];  // NaN stays
+        } else if (kind) {
+            const auto gelu = gelu_fit_of<HALF>(kind);
 #pragma unroll
-            for (u32 k = 0; k < BOXES_AT_ONCE * PIECE_SUMS; ++k) sums[k] = gelu(sums[k]);
+            for (u32 k = 0; k < PIECE_SUMS; ++k) v[k] = gelu(v[k]);
         }
     }
 
-    // 16 lines of 128 bytes, whose chunks are permuted by the line, from `to` on.
-    template <bool HALF> static DEV void pack_piece(const f32 (&v)[PIECE_SUMS], u32 to, u32 lane) {
-        const u32 line = lane % 8, mine = to + line * LINE_BYTES + ((lane / 8 ^ line) * CHUNK_BYTES);
+    // A piece's results, in the order in which `put` stores them.
+    template <class T> static DEV void pack(u32 (&words)[WORDS], const f32 (&v)[PIECE_SUMS]) {
+#pragma unroll
+        for (u32 half = 0; half < 2; ++half) {
+#pragma unroll
+            for (u32 j = 0; j < 8; ++j) words[half * 8 + j] = T::pack(v[j * 4 + half * 2], v[j * 4 + half * 2 + 1]);
+        }
+    }
+    // Has the copy engine take a piece to memory, between two main loops: where it goes is known before that is needed.
+    static DEV void store(const u32 (&words)[WORDS], u32 index, const Workers& me) {
+        const BoxTarget target(me);
+        const u32 from = put(words, me);
+        if (elect_one()) target.store(from, index, Kept::warp());
+    }
+    // The same in the next main loop, or behind the last one.
+    static DEV void store_later(const u32 (&words)[WORDS], u32 index, const Workers& me) {
+        const u32 from = put(words, me);
+        if (elect_one()) BoxTarget(me).store(from, index, Kept::warp());
+        __syncwarp();  // from here on the place may be another tile's
+    }
+    // Takes a piece to the warp's staging, as soon as the one before has been read there: 16 lines of 128 bytes, whose chunks are permuted by
+    // the line. Where that is.
+    static DEV u32 put(const u32 (&words)[WORDS], const Workers& me) {
+        const u32 staging = shared_address(shared_memory_anew()) + STAGING_AT + me.warp() * BOX_BYTES;  // anew: it takes no register between
+        const u32 lane = me.lane(), line = lane % 8, mine = staging + line * LINE_BYTES + ((lane / 8 ^ line) * CHUNK_BYTES);
+        bulk_wait_read();
+        __syncwarp();
 #pragma unroll
         for (u32 half = 0; half < 2; ++half) {
 #pragma unroll
             for (u32 j = 0; j < 8; j += 4) {
-                u32 words[4];
-#pragma unroll
-                for (u32 k = 0; k < 4; ++k) {
-                    const f32 low = v[(j + k) * 4 + half * 2], high = v[(j + k) * 4 + half * 2 + 1];
-                    words[k] = HALF ? pack_f16(low, high) : pack_bf16(low, high);
-                }
-                store_matrix_x4((mine ^ j * CHUNK_BYTES) + half * HALF_BYTES, words[0], words[1], words[2], words[3]);
+                const u32* const w = &words[half * 8 + j];
+                store_matrix_x4((mine ^ j * CHUNK_BYTES) + half * HALF_BYTES, w[0], w[1], w[2], w[3]);
             }
         }
+        fence_proxy_shared();
+        __syncwarp();
+        return staging;
     }
 };
 #endif

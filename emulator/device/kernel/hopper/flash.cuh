@@ -117,9 +117,11 @@ template <class T, u32 WIDTH> struct FlashAttention {
         const AttentionArgs& args = AttentionArgs::of(me.work());
         const i32 keys = static_cast<i32>(args.v().dims[2]), per_row = args.causal() ? 1 : 0;
         const i32 row = Kept::warp() % 4 * 16 + thread_index_anew() % WARP / 4, column = key + thread_index_anew() % 4 * 2;
-        if (key < c.all_first) hide(s, [&](i32 at, i32 more) { return at < c.all_first - static_cast<i32>(BLOCK_ROWS - 1) + row + more - column; });
-        if (key + static_cast<i32>(FLASH_KEYS) > c.all_end)
-            hide(s, [&](i32 at, i32 more) { return at >= min(c.all_end + (row + more) * per_row, keys) - column; });
+        // Anew: what is worked out from them would take registers all the while.
+        const i32 all_first = static_cast<i32>(anew(c.all_first)), all_end = static_cast<i32>(anew(c.all_end));
+        if (key < all_first) hide(s, [&](i32 at, i32 more) { return at < all_first - static_cast<i32>(BLOCK_ROWS - 1) + row + more - column; });
+        if (key + static_cast<i32>(FLASH_KEYS) > all_end)
+            hide(s, [&](i32 at, i32 more) { return at >= min(all_end + (row + more) * per_row, keys) - column; });
     }
     // Of keys `at` behind a lane's first one, for its first row, or the one `more` below.
     template <class Hidden> static DEV void hide(f32 (&s)[SCORES], Hidden hidden) {
@@ -215,6 +217,8 @@ template <class T, u32 WIDTH> struct FlashAttention {
     // Done with the stage that is `back` before the next one.
     static DEV void release(Workers& me, u32 back) { me.release(Stage{me.place.sequence - back, 0}); }
 
+    static DEV void meet(u32 group) { named_barrier(FLASH_GROUP + anew(group), WARPGROUP); }
+
     // Moves this warp's queries to registers, of two panels the last one to the staging.
     static DEV void take_queries(Held& held, u32 group, Workers& me) {
         Stage stage;
@@ -231,7 +235,7 @@ template <class T, u32 WIDTH> struct FlashAttention {
                 store_shared(to + at, load_shared_16(from + PANEL_BYTES + at));
             }
             fence_proxy_shared();
-            named_barrier(FLASH_GROUP + group, WARPGROUP);
+            meet(group);
         }
         me.release(stage);
     }
@@ -244,7 +248,7 @@ template <class T, u32 WIDTH> struct FlashAttention {
             store_shared(values + panel * PANEL_BYTES + chunk * CHUNK_BYTES, make_uint4(0, 0, 0, 0));
         }
         fence_proxy_shared();
-        named_barrier(FLASH_GROUP + group, WARPGROUP);
+        meet(group);
     }
 
     static DEV void attend(const AttentionShape& shape, const FlashTile& t, Running& r, Workers& me) {
@@ -273,8 +277,9 @@ template <class T, u32 WIDTH> struct FlashAttention {
         } else {
             soften_narrow<true>(p, s, r, fabsf(c.factor));
         }
+        u32 key = t.first_block + FLASH_KEYS;
 #pragma unroll 1
-        for (u32 key = t.first_block + FLASH_KEYS; key < t.end; key += FLASH_KEYS) {
+        for (bool more = key < t.end; more; key += FLASH_KEYS) {
             me.place.sequence = anew(me.place.sequence);  // else the one before is kept, too, in local memory
             from = me.next(stage, GRANULES_EACH);
             me.wait(stage);
@@ -284,6 +289,7 @@ template <class T, u32 WIDTH> struct FlashAttention {
             me.wait(stage);
             multiply_values(r.outputs, p, from);
             pass_turn(group);
+            more = key + FLASH_KEYS < Kept::place().attention.keys_end;  // asked for while products are under way, it takes no register
             warpgroup_wait<WIDE ? 1 : 0>();
             pin_all(s);
             release(me, 2);
@@ -307,7 +313,7 @@ template <class T, u32 WIDTH> struct FlashAttention {
         }
         from = me.next(stage, GRANULES_EACH);
         me.wait(stage);
-        const u32 last_block = (t.end - 1) / FLASH_KEYS * FLASH_KEYS;
+        const u32 last_block = (Kept::place().attention.keys_end - 1) / FLASH_KEYS * FLASH_KEYS;
         const u32 keys = AttentionArgs::of(me.work()).v().dims[2];
         if (last_block + FLASH_KEYS > keys) clear_past(from, keys - last_block, group, me);
         multiply_values(r.outputs, p, from);
@@ -332,6 +338,7 @@ template <class T, u32 WIDTH> struct FlashAttention {
                 Kept::place().attention.step = walk.step;
                 Kept::place().attention.last = walk.is_over();
                 Kept::place().attention.query = t.query;
+                Kept::place().attention.keys_end = t.end;
                 Kept::place().attention.head = t.head;
                 Kept::place().attention.sample = t.sample;
 #pragma unroll

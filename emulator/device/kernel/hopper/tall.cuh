@@ -1,10 +1,11 @@
 // Tall tiles: of convolutions, 256 positions by 64 or 128 outputs, or 192 by 128; of products, 136 rows by 128 columns. The copy engine
-// takes their results to memory, as those of 128 x 256 (boxes.cuh). Layers with few outputs have many positions: the more of them a tile
-// has, the fewer tiles begin and end. And where a product has a few rows more than so many tiles of 128, 136 need no further ones. As
-// tensor cores take 64 rows, and any 8 columns up to 256, outputs are the rows: of 128, each warpgroup has 64, of 64 both have the
-// same, and half of the positions. The sums are those of the tile, transposed, and are turned on their way to shared memory.
+// takes their results to memory, from the staging and from the tile's last stage, which the workers keep until it has read them. Layers with
+// few outputs have many positions: the more of them a tile has, the fewer tiles begin and end. And where a product has a few rows more than so many tiles
+// of 128, 136 need no further ones. As tensor cores take 64 rows, and any 8 columns up to 256, outputs are the rows: of 128, each
+// warpgroup has 64, of 64 both have the same, and half of the positions. The sums are those of the tile, transposed, and are turned on
+// their way to shared memory.
 //
-// A stage has one slice. What else there is to know is as in boxes.cuh, and the host asks for it at the same places.
+// A stage has one slice. What may happen to sums is as in boxes.cuh, and the host asks for it at the same places.
 #pragma once
 #ifdef HOPPER
 #include "hopper/boxes.cuh"
