@@ -10,60 +10,64 @@ struct Controller {
     const Launch& launch;
     Shared& shared;
     u32 lane;
-    u32 turn;                // of the launch: see `ask`
-    u32 pushed = 0;          // works handed out so far
-    bool slot_free = true;   // nobody uses the slot for the next one
-    u64 steps = 0;           // instructions executed so far
+    u32 turn;        // of the launch: see `ask`
+    u32 pushed = 0;  // works handed out so far
+    u32 jumps = 0;   // executed so far
+    u64 steps = 0;   // instructions executed so far
 
     DEV bool first_lane() const { return anew(lane) == 0; }
     DEV Work& slot() { return shared.works[pushed % WORKS]; }
 
-    // False if the run is over.
-    DEV bool wait_for_slot() {
-        if (!slot_free) slot_free = wait_until_free(pushed - WORKS);
-        return slot_free;
+    // Waits until nobody needs work number `last` any longer, one of the last few; then all before it are done as well. False if the
+    // run is over. In front of the first work there is none: their barriers are as if a phase before the first one had ended.
+    DEV bool wait_until_free(u32 last) const {
+        return __all_sync(0xffffffffu, is_free(shared, last) & !stopped(shared)) || wait_longer(last);
     }
-    // Waits until nobody needs work number `last` any longer, one of the last few; then all before it are done as well.
-    DEV bool wait_until_free(u32 last) {
-        const u32 at = last % WORKS, phase = last / WORKS % 2;
+    static DEV bool is_free(Shared& shared, u32 last) { return mbarrier_test(&shared.free[last % WORKS], last / WORKS % 2); }
+    // A call, as it lies in the way.
+    static DEV_CALL bool wait_longer(u32 last) {
+        Shared& shared = shared_state();
         const bool ok = spin(
-            &launch, [&] { return mbarrier_test(&shared.free[at], phase); },
-            [&] { raise(&launch, TRAP_TIMEOUT, shared.works[at].instruction, WAITED_FOR_WORKERS); });
+            shared.launch, [&] { return is_free(shared, last); },
+            [&] { raise(shared.launch, TRAP_TIMEOUT, shared.works[last % WORKS].instruction, WAITED_FOR_WORKERS); });
         return __all_sync(0xffffffffu, ok && !stopped(shared));  // one answer, whoever traps meanwhile
     }
 
-    // Fills in what `w` waits for; the targets are those of this point in program order.
-    DEV void gather_waits(Work& w, const Head& head) {
-        const bool for_all = head.waits == WAIT_FOR_ALL;
-        if (for_all) drain(w.instruction, lane);
-        const u32 counters = for_all ? 0 : head.waits;
-        bool own = counters != 0;
-        if (lane < counters) {
-            const u32 counter = w.wait_counter[lane];
-            w.wait_target[lane] = shared.expected[counter];
-            own = !(shared.shared_with[counter / WARP] >> counter % WARP & 1);
-        }
-        own = __all_sync(0xffffffffu, own);
-        if (first_lane()) {
-            w.counters = counters;
-            // Copies ahead of the workers do not wait for them; they need to see the counters.
-            w.follows_own = own && head.path == PATH_GENERIC;
-        }
+    // What a work waits for: how many counters there are, and whether there are any, all of which only this block counts on.
+    struct Waits {
+        u32 counters;
+        bool own;
+    };
+    // Fills in their targets, which are those of this point in program order. No lane goes another way than the others: those without
+    // a counter look at one that nobody waits for.
+    DEV Waits gather_waits(Work& w, const Head& head) {
+        static_assert(MAX_WAITS == WARP, "a lane for each");
+        const u32 counters = head.waits > MAX_WAITS ? 0 : head.waits;
+        const bool mine = lane < counters;
+        const u32 counter = mine ? w.wait_counter[lane] : COUNTERS;
+        w.wait_target[lane] = shared.expected[counter];
+        const bool others = mine & (shared.shared_with[counter / WARP] >> counter % WARP);
+        const bool own = !__any_sync(0xffffffffu, others) & (counters != 0);
         __syncwarp();
+        return Waits{counters, own};
     }
 
-    // Waits here, in the controller, until everything before this point is done. A call, as it is rare (`ask_anew`).
-    static DEV_CALL void drain(u32 instruction, u32 lane) {
+    // Waits here, in the controller, until everything before this point is done; false if the run is over. A call, as it is rare
+    // (`ask_anew`).
+    static DEV_CALL bool drain(u32 instruction, u32 lane) {
         Shared& shared = shared_state();
         for (u32 first = 0; first < COUNTERS; first += WARP) {
-            if (!wait_counters(*shared.launch, first + lane, shared.expected[first + lane], instruction)) return;
+            if (!wait_counters(*shared.launch, first + lane, shared.expected[first + lane], instruction)) return false;
         }
+        return true;
     }
 
     // From here on, later instructions that wait for one that signals `counter` wait for `arrivals` more, some or all of them
     // other blocks'. Lanes have met since any of them looked, and do in the next decode.
     DEV void expect(u32 counter, u32 arrivals, bool others) {
-        if (!first_lane()) return;
+        if (first_lane()) add_expected(counter, arrivals, others);
+    }
+    DEV void add_expected(u32 counter, u32 arrivals, bool others) {
         shared.expected[counter] += arrivals;
         if (others) shared.shared_with[counter / WARP] |= 1u << counter % WARP;
     }
@@ -74,41 +78,44 @@ struct Controller {
     }
 
     // Hands a tensor instruction to the other roles, if this block has a share in it.
-    DEV void issue(Work& w, const Head& head) {
-        gather_waits(w, head);
-        u32 tiles = head.tiles - 1;
-        if (head.tiles == 0) {  // they depend on registers
-            Work& here = Kept::shared().works[anew(pushed) % WORKS];  // an address for calls, worked out here
-            prepare_path(here, lane);
-            tiles = tiles_of_path(here);
-            if (first_lane()) here.granules = scratch_granules(here);
-        }
-        const u32 blocks = tiles < gridDim.x ? tiles : gridDim.x;
+    DEV void issue(Work& w, const Head& head, u32 tiles) {
+        const Waits waits = gather_waits(w, head);
         const u32 first_tile = blockIdx.x - head.first_block + (blockIdx.x >= head.first_block ? 0 : gridDim.x);
-        const bool takes_part = first_tile < tiles;
-        if (takes_part) {
-            if (first_lane()) {
-                w.order = steps;
-                w.exchange = shared.exchange;
-                w.tiles = tiles;
-                w.first_tile = first_tile;
-                Tracing::decoded(w);
-            }
-            push();
-        }
-        expect(head.signal, blocks, blocks > (takes_part ? 1 : 0));
+        hand_out(head.signal, tiles, first_tile < tiles, [&] {
+            tell_waits(w, head, waits);
+            w.order = steps;
+            w.tiles = tiles;
+            w.first_tile = first_tile;
+            w.exchange = shared.exchange;
+            Tracing::decoded(w);
+        });
     }
-
-    // Lanes other than the first have met since they wrote to the work.
-    DEV void push() {
-        if (anew(lane) < ARRIVING_LANES) mbarrier_arrive(&shared.decoded[pushed % WORKS]);
-        pushed += 1;
-        slot_free = false;
+    // Called by one lane.
+    DEV void tell_waits(Work& w, const Head& head, const Waits& waits) {
+        w.counters = waits.counters;
+        // Copies ahead of the workers do not wait for them; they need to see the counters.
+        w.follows_own = waits.own & (head.path == PATH_GENERIC);
+    }
+    // Tells the others of the present work, which one lane completes, if this block has a part in it; and expects its signals.
+    // Lanes have met since they wrote to the work.
+    template <class Complete> DEV void hand_out(u32 signal, u32 tiles, bool takes_part, Complete complete) {
+        const u32 blocks = tiles < gridDim.x ? tiles : gridDim.x;
+        if (first_lane()) {
+            if (takes_part) {
+                complete();
+                if constexpr (ARRIVING_LANES == 1) mbarrier_arrive(&shared.decoded[pushed % WORKS]);
+            }
+            add_expected(signal, blocks, blocks > takes_part);
+        }
+        if (ARRIVING_LANES != 1 && takes_part) mbarrier_arrive(&shared.decoded[pushed % WORKS]);
+        pushed += takes_part;
     }
 
     // Waits for a tensor's value and loads it to a register.
     DEV bool execute_loads(Work& w, const Head& head) {
-        gather_waits(w, head);
+        const Waits waits = gather_waits(w, head);
+        if (first_lane()) tell_waits(w, head, waits);
+        __syncwarp();
         if (!wait_for(launch, w, lane)) return false;
         const Tensor& x = w.operands[0];
         const volatile char* p = x.data;  // written during this launch: never from a read-only cache
@@ -128,18 +135,9 @@ struct Controller {
         return true;
     }
 
-    // Executes one instruction; false at the end of the program, at a pause or after a trap. `next` is where to go on.
-    DEV bool step(Work& w, const Head& head, u32& next) {
-#ifdef DLA_RANKS
-        if (head.path == PATH_HOST) {
-            if (blockIdx.x == 0) pause(launch, w, shared.scalars, steps, lane);
-            return false;
-        }
-#endif
-        if (!(head.scalar_count & CONTROLLER_ONLY)) {
-            issue(w, head);
-            return true;
-        }
+    // Executes an instruction that is the controller's own; false at the end of the program, at a pause or after a trap. `next` is
+    // where to go on.
+    DEV bool execute(Work& w, const Head& head, u32& next) {
         Scalars& m = shared.scalars;
         switch (opcode_of(w)) {
             case OP_NOP: return true;
@@ -168,6 +166,50 @@ struct Controller {
             default: return true;
         }
     }
+
+    // An instruction of which there is more to do than to hand it out: reads registers, waits for all before it, and executes what is
+    // the controller's own. Goes on to the next one; false at the end of the program, at a pause or after a trap.
+    DEV bool step(Fetcher& fetcher, u32& at) {
+        Work& w = slot();
+        if (!resolve(shared.scalars, head_of(fetcher), w, lane)) {
+            fail(TRAP_EXTENT, at);
+            return false;
+        }
+#ifdef DLA_RANKS
+        if (head_of(fetcher).path == PATH_HOST) {
+            if (blockIdx.x == 0) pause(launch, w, shared.scalars, steps, lane);
+            return false;
+        }
+#endif
+        if (head_of(fetcher).waits == WAIT_FOR_ALL && !drain(at, lane)) return false;
+        const Head head = head_of(fetcher);
+        u32 next = at + 1;
+        if (head.scalar_count & CONTROLLER_ONLY) {
+            if (!execute(w, head, next)) return false;
+        } else {
+            u32 tiles = head.tiles - 1;
+            if (head.tiles == 0) {  // they depend on registers
+                Work& here = Kept::shared().works[anew(pushed) % WORKS];  // an address for calls, worked out here
+                prepare_path(here, lane);
+                tiles = tiles_of_path(here);
+                if (first_lane()) here.granules = scratch_granules(here);
+            }
+            issue(w, head_of(fetcher), tiles);
+        }
+        const Head then = head_of(fetcher);
+        __syncwarp();  // every lane has read what it needs of the image, before another one takes its place
+        if (next == at + 1) {
+            fetcher.advance(launch, shared.images, then.ahead_begin, then.ahead_pieces, lane);
+        } else {
+            // A long scalar loop waits for nobody, and still has to hear of a trap or an interrupt.
+            if (++jumps % JUMPS_PER_CHECK == 0 && __any_sync(0xffffffffu, load_relaxed(launch.abort))) return false;
+            fetcher.jump(next, lane);
+        }
+        at = next;
+        return true;
+    }
+    // What the present instruction's image says, read each time: no register keeps it over the calls in between.
+    DEV Head head_of(const Fetcher& fetcher) const { return Head(shared.images + anew(fetcher.at)); }
 
     // Asks for what a launch begins with, before the block's first barrier: it is under way while barriers are made. Gives the
     // launch's turn, which nobody should look at earlier than necessary.
@@ -242,17 +284,12 @@ struct Controller {
         wait_phase(&shared.announced, 0);
         Work& w = shared.works[0];
         const u32 ahead_begin = w.ahead_begin, ahead_pieces = w.ahead_pieces, signal = w.signal, tiles = w.tiles;
-        const u32 blocks = tiles < gridDim.x ? tiles : gridDim.x;
         const bool takes_part = w.first_tile < tiles;
         __syncwarp();
-        if (takes_part) {
-            if (first_lane()) {
-                w.exchange = shared.exchange;
-                Tracing::decoded(w);
-            }
-            push();
-        }
-        expect(signal, blocks, blocks > (takes_part ? 1 : 0));
+        hand_out(signal, tiles, takes_part, [&] {
+            w.exchange = shared.exchange;
+            Tracing::decoded(w);
+        });
         steps = 1;
         fetcher.advance(launch, shared.images, ahead_begin, ahead_pieces, lane);
     }
@@ -273,21 +310,17 @@ struct Controller {
             at = 1;
         }
 #endif
-        while (at < launch.instructions) {
-            // A long scalar loop waits for nobody, and still has to hear of a trap or an interrupt.
-            if (++steps % STEPS_PER_CHECK == 0 && (load_relaxed(launch.abort) || stopped(shared))) break;
-            if (!wait_for_slot()) break;
-            Work& w = slot();
+        while (at < launch.instructions && wait_until_free(pushed - WORKS)) {
             const Head head(shared.images + fetcher.at);
-            if (!decode(shared.scalars, shared.images + fetcher.at, head, w, at, lane)) {
-                fail(TRAP_EXTENT, at);
-                break;
+            copy_image(shared.images + fetcher.at, head, slot(), at, lane);
+            steps += 1;
+            if (head.special()) {
+                if (!step(fetcher, at)) break;
+                continue;
             }
-            u32 next = at + 1;
-            if (!step(w, head, next)) break;
-            if (next == at + 1) fetcher.advance(launch, shared.images, head.ahead_begin, head.ahead_pieces, lane);
-            else fetcher.jump(next, lane);
-            at = next;
+            issue(slot(), head, head.tiles - 1);
+            fetcher.advance(launch, shared.images, head.ahead_begin, head.ahead_pieces, lane);
+            at += 1;
         }
         copy_async_wait<0>();
         end_turn();
@@ -296,6 +329,6 @@ struct Controller {
         // are past the point where they look at `last`.
         __syncwarp();
         if (first_lane()) slot().last = 1;
-        push();
+        if (anew(lane) < ARRIVING_LANES) mbarrier_arrive(&shared.decoded[pushed % WORKS]);
     }
 };

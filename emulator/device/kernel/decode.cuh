@@ -125,15 +125,23 @@ struct Head {
         dynamic = kind.y & 0xffff;
         scalar_count = kind.w;
     }
+    // Whether there is more to do than to hand it out. One question, as most instructions have none of it.
+    DEV bool special() const {
+#ifdef DLA_RANKS
+        if (path == PATH_HOST) return true;
+#endif
+        return dynamic | scalar_count | (waits > MAX_WAITS);
+    }
 };
 
-// Fills `w` for the instruction at `at` from its image; false if an operand's extent is wrong.
-DEV bool decode(const Scalars& m, const uint4* image, const Head& head, Work& w, u32 at, u32 lane) {
+// Fills `w` for the instruction at `at` from its image: all of it, unless registers or scalars take part.
+DEV void copy_image(const uint4* image, const Head& head, Work& w, u32 at, u32 lane) {
     if (lane < HEADER_PIECES) reinterpret_cast<uint4*>(&w)[lane] = image[lane];
     constexpr u32 AT_ONCE = WARP / TENSOR_PIECES;
+    static_assert(WARP % TENSOR_PIECES == 0 && MAX_OPERANDS % AT_ONCE == 0, "each lane has as many");
 #pragma unroll
-    for (u32 k = lane / TENSOR_PIECES; k < MAX_OPERANDS; k += AT_ONCE) {
-        const u32 before = __popc(head.present & (1u << k) - 1), piece = lane % TENSOR_PIECES;
+    for (u32 first = 0; first < MAX_OPERANDS; first += AT_ONCE) {
+        const u32 k = first + lane / TENSOR_PIECES, before = __popc(head.present & (1u << k) - 1), piece = lane % TENSOR_PIECES;
         const bool present = head.present >> k & 1;
         reinterpret_cast<uint4*>(&w.operands[k])[piece] =
             present ? image[HEADER_PIECES + before * TENSOR_PIECES + piece] : make_uint4(0, 0, 0, 0);
@@ -143,6 +151,10 @@ DEV bool decode(const Scalars& m, const uint4* image, const Head& head, Work& w,
         w.last = 0;
     }
     __syncwarp();
+}
+
+// Then fills in what these say; false if an operand's extent is wrong.
+DEV bool resolve(const Scalars& m, const Head& head, Work& w, u32 lane) {
     if (const u32 scalars = head.scalar_count % CONTROLLER_ONLY) {
         resolve_scalars(w, m, scalars, lane);
         __syncwarp();

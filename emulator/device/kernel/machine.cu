@@ -146,7 +146,8 @@ extern "C" __global__ void __launch_bounds__(WARP, 1) dla_prepare(const __grid_c
         fetcher.jump(at, lane);
         Work& w = shared.works[0];
         const Head head(shared.images);
-        decode(shared.scalars, shared.images, head, w, at, lane);
+        copy_image(shared.images, head, w, at, lane);
+        resolve(shared.scalars, head, w, lane);
         if (head.dynamic) continue;
 #ifdef DLA_RANKS
         if (head.path == PATH_HOST) continue;
