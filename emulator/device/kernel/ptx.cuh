@@ -42,6 +42,8 @@ DEV u32 anew(u32 v) {
     asm volatile("" : "+r"(v));
     return v;
 }
+// Sleeps for an instant: one instruction.
+DEV void nap() { asm volatile("nanosleep.u32 20;"); }
 // Barriers and waits behind this do not come before `v`, which is never negative, is known: the assembler likes to let them
 // wait first, and work out afterwards what was to be done meanwhile.
 DEV void hold(f32 v) {

@@ -1,9 +1,13 @@
 // A block's share of the units of some tensors: what a thread reads is on its way to shared memory long before it is used.
 #pragma once
+#include "padding.cuh"
 #include "vectors.cuh"
 
 // A call, so that the loops that may need it stay short.
-DEV_CALL void trap_index(i64 index, const Block& block) { trap(block, TRAP_INDEX, static_cast<u32>(index)); }
+DEV_CALL void trap_index(i64 index, const Block& block) {
+    trap(block, TRAP_INDEX, static_cast<u32>(index));
+    pad_layout();
+}
 
 // Units of each block lie together, so that what neighbouring units read twice is found in the first-level cache.
 DEV u32 share_of(u32 units, u32 tiles) {

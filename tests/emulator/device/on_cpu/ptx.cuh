@@ -67,6 +67,7 @@ inline void hold(f32) {}
 template <u32 N> inline void hold(const char* const (&)[N]) {}
 template <class... T> inline void hold_all(const T&...) {}
 inline u32 anew(u32 v) { return v; }
+inline void nap() {}
 inline void named_barrier(u32 id, u32 threads) { named_(id, threads, true); }
 inline void named_barrier_arrive(u32 id, u32 threads) { named_(id, threads, false); }
 
