@@ -23,7 +23,7 @@ from dla.emulator.device.elf import Elf
 LINE = 128
 """Bytes of a line of an instruction cache (docs/machine.md)."""
 PLACES, WAYS = 256, 4
-"""Of the cache that multiprocessors of a GPC share: how many places lines may have, and how many lines each holds."""
+"""Of the cache that those of a GPC share, as far as layouts tell (docs/machine.md): places, and lines at each."""
 PADDED = "$dla_machine$_Z10trap_indexxRK5Block"
 """The function that holds the padding: those behind it move with it."""
 INSTRUCTION = 16
@@ -70,7 +70,7 @@ def execute(names: Sequence[str]) -> None:
 def judge(report: Path, cubin: Path) -> None:
     """Says how many lines of code find no room in each launch of REPORT, and what padding would be better.
 
-    CUBIN is the kernel that was launched.
+    CUBIN is the kernel that was launched, made of this source.
     """
     try:
         moved_from = -(-Elf(cubin.read_bytes()).symbol(PADDED).place // LINE)
@@ -96,7 +96,11 @@ def padding_now() -> int:
 
 def executed(report: Path) -> Iterator[list[int]]:
     """Of each launch of the machine in a report: numbers of the lines of code that are executed OFTEN times or more."""
-    context = importlib.import_module("ncu_report").load_report(str(report))
+    try:
+        reader = importlib.import_module("ncu_report")
+    except ModuleNotFoundError as error:
+        raise click.ClickException(f"{error}: PYTHONPATH has to name extras/python of Nsight Compute") from error
+    context = reader.load_report(str(report))
     for part in (context.range_by_idx(i) for i in range(context.num_ranges())):
         for launch in (part.action_by_idx(i) for i in range(part.num_actions())):
             if "dla_machine" not in launch.name():

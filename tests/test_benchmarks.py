@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import importlib
 import json
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
 
 import pytest
+
+from dla.tests.benchmark_scripts import importable
 
 ROOT = Path(__file__).parent.parent
 
@@ -20,11 +21,8 @@ OF_RANKS = {"ranks", "blocks"}
 @pytest.fixture(scope="module")
 def readme_table() -> Iterator[ModuleType]:
     """benchmarks/readme_table.py, which is a script and in no package."""
-    sys.path.insert(0, str(ROOT / "benchmarks"))
-    try:
+    with importable():
         yield importlib.import_module("readme_table")
-    finally:
-        sys.path.remove(str(ROOT / "benchmarks"))
 
 
 def test_the_readme_agrees_with_the_committed_measurements(readme_table: ModuleType) -> None:

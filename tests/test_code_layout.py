@@ -13,6 +13,8 @@ from types import ModuleType, SimpleNamespace
 import pytest
 from click.testing import CliRunner
 
+from dla.tests.benchmark_scripts import importable
+
 ROOT = Path(__file__).parent.parent
 BEGIN = 0x7F0000400000
 """Where the kernel of the report lies."""
@@ -21,11 +23,8 @@ BEGIN = 0x7F0000400000
 @pytest.fixture(scope="module")
 def code_layout() -> Iterator[ModuleType]:
     """The script, which is in no package."""
-    sys.path.insert(0, str(ROOT / "benchmarks"))
-    try:
+    with importable():
         yield importlib.import_module("code_layout")
-    finally:
-        sys.path.remove(str(ROOT / "benchmarks"))
 
 
 @dataclass
@@ -125,6 +124,17 @@ def test_another_file_than_the_kernel_is_refused(code_layout, tmp_path):
         done = CliRunner().invoke(code_layout.main, ["judge", str(report), str(cubin)])
         assert done.exit_code == 2
         assert "is not the machine with all its instructions" in done.output
+
+
+def test_a_missing_reader_is_one_message(code_layout, monkeypatch, tmp_path):
+    """Nsight Compute's module is nothing that this package installs."""
+    monkeypatch.setitem(sys.modules, "ncu_report", None)
+    report, cubin = tmp_path / "layout.ncu-rep", tmp_path / "machine.cubin"
+    report.touch()
+    cubin.write_bytes(elf_with(code_layout.PADDED, 0))
+    done = CliRunner().invoke(code_layout.main, ["judge", str(report), str(cubin)])
+    assert done.exit_code == 1
+    assert "PYTHONPATH has to name extras/python of Nsight Compute" in done.output
 
 
 def test_rows_that_there_are_not_are_named(code_layout):

@@ -13,18 +13,17 @@ from types import SimpleNamespace
 
 import pytest
 
+from dla.tests.benchmark_scripts import importable
+
 ROOT = Path(__file__).parent.parent
 
 
 @pytest.fixture(scope="module")
 def natives() -> Iterator[SimpleNamespace]:
     """benchmarks/compile_natives.py and what it shares with speed.py."""
-    sys.path.insert(0, str(ROOT / "benchmarks"))
-    try:
+    with importable():
         names = {"main": "compile_natives", "prepared": "speed.prepared", "row": "speed.row", "table": "speed_table"}
         yield SimpleNamespace(**{name: importlib.import_module(module) for name, module in names.items()})
-    finally:
-        sys.path.remove(str(ROOT / "benchmarks"))
 
 
 def command(text: str) -> tuple[str, ...]:

@@ -6,7 +6,6 @@ import dataclasses
 import importlib
 import json
 import statistics
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
@@ -16,6 +15,7 @@ import pytest
 from click.testing import CliRunner
 
 from dla.emulator.device.paths.tilings import COSTS, Costs
+from dla.tests.benchmark_scripts import importable
 
 ROOT = Path(__file__).parent.parent
 HZ = 1.98e9
@@ -24,11 +24,8 @@ HZ = 1.98e9
 @pytest.fixture(scope="module")
 def fit_costs() -> Iterator[ModuleType]:
     """benchmarks/fit_costs.py, which is a script and in no package."""
-    sys.path.insert(0, str(ROOT / "benchmarks"))
-    try:
+    with importable():
         yield importlib.import_module("fit_costs")
-    finally:
-        sys.path.remove(str(ROOT / "benchmarks"))
 
 
 DIFFERENT = {"multiplies": 0.7, "block_bytes": 1.3, "all_bytes": 0.8, "start": 2.5, "piece": 0.5, "meet": 3.0}

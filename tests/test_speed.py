@@ -14,6 +14,8 @@ from typing import Any
 
 import pytest
 
+from dla.tests.benchmark_scripts import importable
+
 torch = pytest.importorskip("torch")
 
 ROOT = Path(__file__).parent.parent
@@ -25,12 +27,9 @@ MODULES = ("attention", "bench", "chains", "check", "compiling", "convolution", 
 @pytest.fixture(scope="module")
 def speed() -> Iterator[SimpleNamespace]:
     """The modules of benchmarks/speed/, which import each other by that name, and speed_table."""
-    sys.path.insert(0, str(ROOT / "benchmarks"))
-    try:
+    with importable():
         modules = {name: importlib.import_module(f"speed.{name}") for name in MODULES}
         yield SimpleNamespace(table=importlib.import_module("speed_table"), **modules)
-    finally:
-        sys.path.remove(str(ROOT / "benchmarks"))
 
 
 def _matrix(s: Any, dtype: str, fused: bool) -> list[Callable[..., Any]]:

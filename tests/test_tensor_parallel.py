@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib
 import json
-import sys
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -19,6 +18,7 @@ import dla
 from dla.compiler.models.weights import Weights
 from dla.emulator import api
 from dla.isa.dtypes import DType
+from dla.tests.benchmark_scripts import importable
 from dla.tests.emulator.device import emulated_gpus
 from dla.tests.emulator.device.cpu_machine import needs_compiler
 
@@ -28,17 +28,14 @@ ROOT = Path(__file__).parent.parent
 @pytest.fixture
 def benchmarks(monkeypatch) -> Iterator[SimpleNamespace]:
     """The scripts in benchmarks/, which are in no package; they measure as little as can be."""
-    sys.path.insert(0, str(ROOT / "benchmarks"))
     names = ("ranks", "readme_table", "tensor_parallel")
-    try:
+    with importable():
         modules = SimpleNamespace(**{name: importlib.import_module(name) for name in names})
         for module in (modules.ranks, modules.tensor_parallel):
             monkeypatch.setattr(module, "ROUNDS", 1)
         monkeypatch.setattr(modules.ranks, "trips", lambda size: (1, 3))
         monkeypatch.setattr(modules.tensor_parallel, "WARM_UP", 0)
         yield modules
-    finally:
-        sys.path.remove(str(ROOT / "benchmarks"))
 
 
 def small(module: Any) -> list[Any]:
