@@ -1,16 +1,21 @@
-"""Parts: large instructions of a chain are cut into two, each of which has its own rows of the result.
+"""Parts: large instructions of a chain are cut, and each part has its own rows of the result.
 
 An instruction that waits for another one waits until all blocks are done with it. Where there are more tiles than
 blocks, some blocks have one more than the others, which wait for these. But mostly its first rows need but the first
-rows of what came before. So the plan cuts both. What parts wait for follows from their descriptors, as for all
+rows of what came before. So the plan cuts both in two. What parts wait for follows from their descriptors, as for all
 instructions: while some blocks are still at work on the second part of one, others begin with the first of the next.
+
+Where no block has more than one tile, the last of all blocks is still a good deal behind most, and all wait for what
+comes from the L2 cache at the same time. So where all products that follow each other are like that, they are cut into
+three or four: a part waits for that share of the blocks, and while one waits, another one loads.
+
 Parts have the tiles that the whole would have, and every sum has its order: the result is the same, to the bit. Which
 tiles that are may depend on whether there are parts, as then no block waits for those that have one more.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import Any
@@ -24,10 +29,16 @@ from dla.isa.descriptor import Descriptor
 from dla.isa.program import Instruction, Program
 
 WORTH = 16_000
-"""Clocks that a product takes, at least: controllers need 2,000 for each part, also where a block has no tile of it."""
+"""Clocks that a product takes, at least: controllers need their time for a part, also where a block has none of it."""
 WORTH_ELEMENTS = 1 << 20
 """The same of the result of rows that memory bounds."""
 PARTS = 2
+SINGLE_PARTS, SINGLE_ROWS = 4, 128
+"""Of a product of no more tiles than blocks: parts, at most; rows of a part, at least, since each reads all of b."""
+SINGLE_CLOCKS = 24_000
+"""What such a product takes, at most: the longer, the less is a wait, and the more of b has left the L2 cache then."""
+MOST_BLOCKS = 0.5
+"""Such products are cut if more than this share of the blocks have a tile of one of two that follow each other."""
 MORE_TILES = 1 / 32
 """That all parts together may have, because cuts go through tiles."""
 WORTH_ANOTHER_WAY = 0.9
@@ -59,12 +70,16 @@ class Parted:
 
 def find(program: Program, context: Context) -> Parted:
     """Cut what is worth it in a verified `program`. `context` knows of it; what this adds to its tables is not used."""
-    wholes = _candidates(program, context)
+    wholes, blocks = _candidates(program, context), context.target.blocks
     while len(wholes) > 1:
-        parted = _parted(program, wholes)
-        if len(parted.origins) > COUNTERS:
-            break  # each has its own
-        left = _unlike(parted, wholes, context) or _useless(parted, wholes, context.target.blocks)
+        linked = _linked(program, wholes, blocks)
+        parted = _parted(program, wholes, linked)
+        if len(parted.origins) > COUNTERS:  # each has its own
+            left = wholes.keys() - linked
+            if not left:
+                break
+        else:
+            left = _unlike(parted, wholes, context) or _useless(parted, wholes, linked, blocks)
         if not left:
             return parted
         wholes = {index: whole for index, whole in wholes.items() if index not in left}
@@ -83,7 +98,7 @@ def _candidates(program: Program, context: Context) -> dict[int, Schedule]:
         return {}
     found = {}
     for index, instruction in enumerate(code):
-        if cut(instruction, _places(instruction, 1)):
+        if cut(instruction, _places(instruction, 1, PARTS)):
             chosen = _in_turn(instruction, schedule(instruction, context), context)
             if _is_worth(instruction, chosen, context.target.blocks):
                 found[index] = chosen
@@ -125,7 +140,7 @@ def _size(descriptor: Descriptor | None) -> int:
     return 0 if descriptor is None else descriptor.elements
 
 
-def _parted(program: Program, wholes: Mapping[int, Schedule]) -> Parted:
+def _parted(program: Program, wholes: Mapping[int, Schedule], linked: Set[int]) -> Parted:
     """The program with parts for each of `wholes`, as far as they can be cut between tiles."""
     executed: list[Instruction] = []
     origins: list[int] = []
@@ -134,7 +149,8 @@ def _parted(program: Program, wholes: Mapping[int, Schedule]) -> Parted:
         parts: Sequence[Instruction] = ()
         if index in wholes:
             decision = wholes[index].decision
-            parts = cut(instruction, _places(instruction, _unit(instruction, decision)))
+            count = PARTS if index in linked else _single_parts(index, instruction, wholes[index])
+            parts = cut(instruction, _places(instruction, _unit(instruction, decision), count))
             if decision is not None:
                 decisions |= {id(part): decision for part in parts}
         executed += parts or (instruction,)
@@ -151,11 +167,31 @@ def _unit(instruction: Instruction, decision: Decision[Any] | None) -> int:
     return rows
 
 
-def _places(instruction: Instruction, unit: int) -> tuple[int, ...]:
-    """Where parts begin but the first, in the result's first axis: at multiples of `unit`."""
+def _linked(program: Program, wholes: Mapping[int, Schedule], blocks: int) -> Set[int]:
+    """Those of `wholes` that are, or are connected to, other than products that give each block one tile at most."""
+    before = conflicts(program)
+    pairs = [{index, j} for index in wholes for j in before[index] if j in wholes]
+    products = (PATH_GEMM, PATH_CONV)
+    linked = {index for index, whole in wholes.items() if whole.path not in products or whole.tiles > blocks}
+    while more := set().union(*(pair for pair in pairs if pair & linked)) - linked:
+        linked |= more
+    return linked
+
+
+def _single_parts(index: int, instruction: Instruction, whole: Schedule) -> int:
+    """How many parts one that is not linked is to have: two gain nothing. The first comes decoded with the launch."""
+    out = instruction.operands[0]
+    if index == 0 or out is None or whole.path != PATH_GEMM or whole.decision is None:
+        return 1
+    count = min(SINGLE_PARTS, out.elements // out.bounds[-1] // SINGLE_ROWS)
+    return count if count > PARTS and whole.decision.offer.clocks <= SINGLE_CLOCKS else 1
+
+
+def _places(instruction: Instruction, unit: int, count: int) -> tuple[int, ...]:
+    """Where so many parts, or fewer, begin, but the first, in the result's first axis: at multiples of `unit`."""
     out = instruction.operands[0] if instruction.operands else None
     rows = out.bounds[0] if out is not None and out.rank else 0
-    return tuple(rows * k // PARTS // unit * unit for k in range(1, PARTS))
+    return tuple(sorted({rows * k // count // unit * unit for k in range(1, count)} - {0}))
 
 
 def cut(instruction: Instruction, places: Sequence[int]) -> tuple[Instruction, ...]:
@@ -164,7 +200,7 @@ def cut(instruction: Instruction, places: Sequence[int]) -> tuple[Instruction, .
     if moving is None:
         return ()
     cuts = [0, *places, next(d.bounds[0] for d in instruction.operands if d is not None)]
-    if not all(begin < end for begin, end in pairwise(cuts)):
+    if not places or not all(begin < end for begin, end in pairwise(cuts)):
         return ()
     pairs = list(zip(instruction.operands, moving, strict=True))
     return tuple(
@@ -218,12 +254,12 @@ def _unlike(parted: Parted, wholes: Mapping[int, Schedule], context: Context) ->
     return found
 
 
-def _useless(parted: Parted, wholes: Mapping[int, Schedule], blocks: int) -> set[int]:
+def _useless(parted: Parted, wholes: Mapping[int, Schedule], linked: Set[int], blocks: int) -> set[int]:
     """Those whose parts do not keep apart, or let nobody else begin earlier.
 
     Where one part would have to come after another, the whole reads what it writes: that is not the same. It is of use
     that a first part waits for parts of another instruction, but not for its last one, where one of the two has more
-    tiles than there are blocks. Blocks with a tile of each need all the time that there is.
+    tiles than there are blocks or, unless they are linked, a tile for most of the blocks.
     """
     before, places = conflicts(parted.program), parted.places()
     touching = {origin for origin, at in places.items() if any(j in at for i in at for j in before[i])}
@@ -233,7 +269,9 @@ def _useless(parted: Parted, wholes: Mapping[int, Schedule], blocks: int) -> set
     for origin, at in places.items():
         for j in before[at[0]]:
             giver = parted.origins[j]
-            earlier = giver in places and places[giver][-1] not in before[at[0]]
-            if earlier and max(wholes[giver].tiles, wholes[origin].tiles) > blocks:
+            if giver not in places or places[giver][-1] in before[at[0]]:
+                continue
+            most = max(wholes[giver].tiles, wholes[origin].tiles)
+            if most > blocks * (1.0 if origin in linked else MOST_BLOCKS):
                 useful |= {origin, giver}
     return places.keys() - useful

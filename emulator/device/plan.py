@@ -60,7 +60,7 @@ class Plan:
     Indices are those of `executed`, but for `probes`, which the program's author knows.
     """
 
-    executed: Program  # what the blocks execute: normalisations that products do are NOPs, some others are two parts
+    executed: Program  # what the blocks execute: normalisations that products do are NOPs, some others in parts
     origins: tuple[int, ...]  # for each of these, the instruction that it is, or is a part of
     wholes: tuple[Instruction, ...]  # the same as instructions; of last rows that are apart, those
     before: Sequence[Sequence[int]]  # for each instruction, those that it waits for
@@ -116,7 +116,7 @@ def build(
     """The plan of a verified `program` whose segments lie at device addresses `bases`.
 
     Where a path has several ways to execute an instruction, and `choices` knows the quickest, that one is taken.
-    `cut`: large instructions may be executed in two parts.
+    `cut`: large instructions may be executed in parts.
     Raises InputError for a tensor with a dim that the device machine cannot count (2**31 and more).
     """
     tables = _Tables()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from itertools import pairwise
 from typing import Any
 
 import ml_dtypes
@@ -68,7 +69,7 @@ def test_a_first_part_waits_for_first_parts():
         ("    GEMM y, h, v residual=x\n", ""),  # nobody waits
         ("GEMM y, h, v", "GEMM y, z, v"),
         ("GEMM y, h, v residual=x", "GEMM u, x.T, h"),  # all rows are read for each
-        ("[4096, ", "[512, "),  # no more tiles than blocks
+        ("[4096, ", "[512, "),  # no more tiles than blocks, and the first one comes with the launch
         ("[4096, ", "[n <= 4096, "),
         ("GEMM h, x, w\n", "GEMM h, x, w\n    LOOP s1, 2\n    ENDLOOP\n"),
     ],
@@ -89,6 +90,55 @@ def test_parts_that_most_blocks_have_tiles_of_both_of_are_worth_little(rows, wid
     made = made_of(assemble(f"{declared}.output y : {sizes}\nmain:\n{steps}    HALT\n"))
     assert made.schedules[0].summary == f"wgmma, tiles of {'64 x 64' if cut else '64 x 128'}"
     assert made.origins == ((0, 0, 1, 1, 2, 2, 3) if cut else (0, 1, 2, 3))
+
+
+def chained(rows: int, width: int, count: int) -> Program:
+    """So many products, each of the one before."""
+    sizes, names = f"bf16[{rows}, {width}]", ["x", *(f"t{i}" for i in range(1, count)), "y"]
+    steps = "".join(f"    GEMM {out}, {given}, w\n" for given, out in pairwise(names))
+    scratch = "".join(f".scratch {name} : {sizes}\n" for name in names[1:-1])
+    inputs = f".input x : {sizes}\n.input w : bf16[{width}, {width}]\n"
+    return assemble(f"{inputs}{scratch}.output y : {sizes}\nmain:\n{steps}    HALT\n")
+
+
+def test_products_of_a_tile_for_each_block_wait_for_a_quarter_of_them():
+    """All but the first, which comes decoded with the launch. A part waits for its rows of the product before."""
+    made, steps = planned(chained(1024, 1024, 4), 132, hopper=True)
+    assert made.origins == (0, 1, 1, 1, 1, 2, 2, 2, 2, 3, 3, 3, 3, 4)
+    assert [step.waits_for for step in steps] == [(), *[(0,)] * 4, *[(k,) for k in range(1, 9)]]
+    assert {step.result for step in steps[1:]} == {"bf16[256, 1024]"}
+    assert [schedule.tiles for schedule in made.schedules[1:-1]] == [32] * 12
+
+
+@pytest.mark.parametrize(
+    ("rows", "width", "count"), [(1024, 1024, 4), (448, 1536, 3), (256, 1536, 1), (512, 512, 1), (512, 4096, 1)]
+)
+def test_a_part_has_some_rows_and_a_product_in_parts_takes_some_time(rows, width, count):
+    """Each reads all of b, and controllers need their time for it; what takes long gains nothing."""
+    made = made_of(chained(rows, width, 3))
+    assert [made.origins.count(index) for index in range(4)] == [1, count, count, 1]
+
+
+def test_a_product_beside_a_larger_one_has_as_many_parts():
+    """Two, also the first of the program; what comes behind that, and gains nothing, is left whole."""
+    tensors = ".input o : bf16[768, 768]\n.scratch a : bf16[4096, 768]\n.scratch b : bf16[4096, 768]\nmain:\n"
+    steps = "GEMM a, x, o\n    GEMM h, a, w\n    GEMM b, h, v\n    GEMM a, b, o\n    GEMM y, a, o"
+    text = FEED_FORWARD.replace("main:\n", tensors)
+    made = made_of(assemble(text.replace("GEMM h, x, w\n    GEMM y, h, v residual=x", steps)))
+    assert [made.origins.count(index) for index in range(6)] == [2, 2, 2, 1, 1, 1]
+
+
+def test_where_all_parts_would_be_too_many_the_larger_products_have_theirs(monkeypatch):
+    """As many instructions as counters, at most; a chain of smaller ones, apart from the larger two, is left whole."""
+    lines = [line for line in FEED_FORWARD.splitlines() if line.startswith(".")]
+    smaller = [f".{kind} : bf16[1024, 1024]" for kind in ("input s", "input u", "scratch p", "scratch q", "output t")]
+    steps = ("h, x, w", "y, h, v residual=x", "p, s, u", "q, p, u", "t, q, u")
+    body = ["main:", *(f"    GEMM {step}" for step in steps), "    HALT"]
+    program = assemble("\n".join((*lines, *smaller, *body)))
+    assert [made_of(program).origins.count(index) for index in range(5)] == [2, 2, 4, 4, 4]
+    monkeypatch.setattr(parts, "COUNTERS", 12)
+    assert [made_of(program).origins.count(index) for index in range(5)] == [2, 2, 1, 1, 1]
+    assert made_of(chained(1024, 1024, 5)).origins == tuple(range(6))
 
 
 def test_who_has_nothing_of_it_is_left_whole():
@@ -189,13 +239,25 @@ def test_the_program_of_parts_is_the_same_program(monkeypatch):
     assert whole.outputs["y"].tobytes() == cut.outputs["y"].tobytes()
 
 
+def small_chain(monkeypatch: pytest.MonkeyPatch) -> Program:
+    """Three products behind a copy, which are cut into four, however small they are."""
+    monkeypatch.setattr(parts, "WORTH", 0)
+    monkeypatch.setattr(parts, "MOST_BLOCKS", 0.0)
+    monkeypatch.setattr(parts, "SINGLE_ROWS", 64)
+    text = ".input x : bf16[256, 64]\n.input w : bf16[64, 64]\n.scratch h : bf16[256, 64]\n.scratch g : bf16[256, 64]\n"
+    steps = "    COPY h, x\n    GEMM g, h, w\n    GEMM h, g, w residual=g\n    GEMM y, h, w residual=x\n    HALT\n"
+    return assemble(f"{text}.output y : bf16[256, 64]\nmain:\n{steps}")
+
+
 @pytest.mark.parametrize("seed", range(10))
-def test_every_interleaving_of_parts_keeps_their_order(seed, monkeypatch):
+@pytest.mark.parametrize("fours", [False, True])
+def test_every_interleaving_of_parts_keeps_their_order(seed, fours, monkeypatch):
     """Blocks that run at any speed; `Simulation` looks at every byte."""
     monkeypatch.setattr(parts, "WORTH", 0)
-    program = assemble(SHORT)
-    made = made_of(program, blocks=1)
-    assert all(made.origins.count(index) > 1 for index in range(3))
+    program = small_chain(monkeypatch) if fours else assemble(SHORT)
+    made = made_of(program, blocks=132 if fours else 1)
+    counts = [made.origins.count(index) for index in range(4)]
+    assert counts == [1, 4, 4, 4] if fours else min(counts[:3]) > 1
     Simulation(made.executed, made, blocks=4, rng=random.Random(seed)).run()
 
 
@@ -215,6 +277,22 @@ def test_parts_give_the_same_bits(monkeypatch):
 
 
 @on_cpu
+def test_four_parts_give_the_same_bits(monkeypatch):
+    """Of products of a tile for each block, at most."""
+    seen = []
+    for worth in (0, 1 << 60):
+        program = small_chain(monkeypatch)
+        monkeypatch.setattr(parts, "WORTH", worth)
+        session = CpuSession(program, hopper=True)
+        assert [session.plan.origins.count(index) for index in range(4)] == ([1, 4, 4, 4] if worth == 0 else [1] * 4)
+        for session.seed in range(3 if worth == 0 else 1):
+            result = session.run(inputs_of(program))
+            assert all(c.ok for c in compare(program, inputs_of(program), result))
+            seen.append(result.outputs["y"].tobytes())
+    assert set(seen) == {seen[0]}
+
+
+@on_cpu
 def test_a_trap_names_the_instruction_of_the_program(monkeypatch):
     """Not the one that is executed."""
     monkeypatch.setattr(parts, "WORTH", 0)
@@ -226,9 +304,10 @@ def test_a_trap_names_the_instruction_of_the_program(monkeypatch):
 
 
 @pytest.mark.gpu
-def test_parts_give_the_same_bits_on_a_gpu(monkeypatch):
-    """Of the products of a feed-forward layer."""
-    program, seen = assemble(FEED_FORWARD), []
+@pytest.mark.parametrize("chain", [False, True], ids=["a feed-forward layer", "a chain"])
+def test_parts_give_the_same_bits_on_a_gpu(chain, monkeypatch):
+    """Two of large products; four of those that give each block one tile."""
+    program, seen = chained(1024, 1024, 4) if chain else assemble(FEED_FORWARD), []
     for worth in (parts.WORTH, 1 << 60):
         monkeypatch.setattr(parts, "WORTH", worth)
         session = DeviceMachine().load(program)
