@@ -30,7 +30,7 @@ constexpr u32 SCRATCH_BYTES = 128 * 1024;  // shared memory that a tile may ask 
 constexpr u32 STAGING_BYTES = 16 * 1024;   // shared memory that a tile always has
 constexpr u32 SPINS_PER_CHECK = 256;       // polls between two looks at the clock and the abort flag
 constexpr u32 POLLS_PER_CHECK = 16;        // the same, where the hardware suspends a poll for a while
-constexpr u32 JUMPS_PER_CHECK = 64;        // of the program, between two looks of a controller at the abort flag
+constexpr u32 STEPS_PER_CHECK = 64;        // instructions between two looks of a controller at the abort flag, which it has at jumps
 
 constexpr u32 LANDING_NS = 100 * 1000;     // longer than any copy takes
 

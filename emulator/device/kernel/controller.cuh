@@ -12,7 +12,7 @@ struct Controller {
     u32 lane;
     u32 turn;        // of the launch: see `ask`
     u32 pushed = 0;  // works handed out so far
-    u32 jumps = 0;   // executed so far
+    u32 looked = 0;  // at the abort flag: how many instructions had been executed by then
     u64 steps = 0;   // instructions executed so far
 
     DEV bool first_lane() const { return anew(lane) == 0; }
@@ -38,17 +38,18 @@ struct Controller {
         u32 counters;
         bool own;
     };
-    // Fills in their targets, which are those of this point in program order. No lane goes another way than the others: those without
-    // a counter look at one that nobody waits for.
-    DEV Waits gather_waits(Work& w, const Head& head) {
+    // Fills in their targets, which are those of this point in program order; lanes meet before others look. The counters are read from
+    // the image, which is there before the work. No lane goes another way than the others: those without a counter look at one that
+    // nobody waits for.
+    DEV Waits gather_waits(Work& w, const Fetcher& fetcher, u32 waits) {
         static_assert(MAX_WAITS == WARP, "a lane for each");
-        const u32 counters = head.waits > MAX_WAITS ? 0 : head.waits;
+        const ImageHeader& image = *reinterpret_cast<const ImageHeader*>(shared.images + fetcher.at);
+        const u32 counters = waits > MAX_WAITS ? 0 : waits;
         const bool mine = lane < counters;
-        const u32 counter = mine ? w.wait_counter[lane] : COUNTERS;
+        const u32 counter = mine ? image.wait_counter[lane] : COUNTERS;
         w.wait_target[lane] = shared.expected[counter];
         const bool others = mine & (shared.shared_with[counter / WARP] >> counter % WARP);
         const bool own = !__any_sync(0xffffffffu, others) & (counters != 0);
-        __syncwarp();
         return Waits{counters, own};
     }
 
@@ -65,11 +66,11 @@ struct Controller {
     // From here on, later instructions that wait for one that signals `counter` wait for `arrivals` more, some or all of them
     // other blocks'. Lanes have met since any of them looked, and do in the next decode.
     DEV void expect(u32 counter, u32 arrivals, bool others) {
-        if (first_lane()) add_expected(counter, arrivals, others);
+        if (first_lane()) set_expected(counter, shared.expected[counter] + arrivals, shared.shared_with[counter / WARP], others);
     }
-    DEV void add_expected(u32 counter, u32 arrivals, bool others) {
-        shared.expected[counter] += arrivals;
-        if (others) shared.shared_with[counter / WARP] |= 1u << counter % WARP;
+    DEV void set_expected(u32 counter, u32 arrivals, u32 shared_with, bool others) {
+        shared.expected[counter] = arrivals;
+        if (others) shared.shared_with[counter / WARP] = shared_with | 1u << counter % WARP;
     }
 
     DEV void fail(u32 category, u32 instruction, u32 detail = 0) {
@@ -78,8 +79,7 @@ struct Controller {
     }
 
     // Hands a tensor instruction to the other roles, if this block has a share in it.
-    DEV void issue(Work& w, const Head& head, u32 tiles) {
-        const Waits waits = gather_waits(w, head);
+    DEV void issue(Work& w, const Head& head, const Waits& waits, u32 tiles) {
         const u32 first_tile = blockIdx.x - head.first_block + (blockIdx.x >= head.first_block ? 0 : gridDim.x);
         hand_out(head.signal, tiles, first_tile < tiles, [&] {
             tell_waits(w, head, waits);
@@ -100,20 +100,21 @@ struct Controller {
     // Lanes have met since they wrote to the work.
     template <class Complete> DEV void hand_out(u32 signal, u32 tiles, bool takes_part, Complete complete) {
         const u32 blocks = tiles < gridDim.x ? tiles : gridDim.x;
+        const u32 expected = shared.expected[signal], shared_with = shared.shared_with[signal / WARP];  // asked for ahead of their use
         if (first_lane()) {
             if (takes_part) {
                 complete();
                 if constexpr (ARRIVING_LANES == 1) mbarrier_arrive(&shared.decoded[pushed % WORKS]);
             }
-            add_expected(signal, blocks, blocks > takes_part);
+            set_expected(signal, expected + blocks, shared_with, blocks > takes_part);
         }
         if (ARRIVING_LANES != 1 && takes_part) mbarrier_arrive(&shared.decoded[pushed % WORKS]);
         pushed += takes_part;
     }
 
     // Waits for a tensor's value and loads it to a register.
-    DEV bool execute_loads(Work& w, const Head& head) {
-        const Waits waits = gather_waits(w, head);
+    DEV bool execute_loads(Work& w, const Fetcher& fetcher, const Head& head) {
+        const Waits waits = gather_waits(w, fetcher, head.waits);
         if (first_lane()) tell_waits(w, head, waits);
         __syncwarp();
         if (!wait_for(launch, w, lane)) return false;
@@ -137,14 +138,14 @@ struct Controller {
 
     // Executes an instruction that is the controller's own; false at the end of the program, at a pause or after a trap. `next` is
     // where to go on.
-    DEV bool execute(Work& w, const Head& head, u32& next) {
+    DEV bool execute(Work& w, const Fetcher& fetcher, const Head& head, u32& next) {
         Scalars& m = shared.scalars;
         switch (opcode_of(w)) {
             case OP_NOP: return true;
             case OP_HALT: return false;
             case OP_MOV: execute_mov(m, w, lane); return true;
             case OP_CMP: execute_cmp(m, w, lane); return true;
-            case OP_LOADS: return execute_loads(w, head);
+            case OP_LOADS: return execute_loads(w, fetcher, head);
             case OP_ENDLOOP:
                 next = execute_endloop(m, lane, next);
                 return w.detail[0] == 0 || end_trip(w, head.signal, next != w.instruction + 1);
@@ -185,7 +186,7 @@ struct Controller {
         const Head head = head_of(fetcher);
         u32 next = at + 1;
         if (head.scalar_count & CONTROLLER_ONLY) {
-            if (!execute(w, head, next)) return false;
+            if (!execute(w, fetcher, head, next)) return false;
         } else {
             u32 tiles = head.tiles - 1;
             if (head.tiles == 0) {  // they depend on registers
@@ -194,7 +195,10 @@ struct Controller {
                 tiles = tiles_of_path(here);
                 if (first_lane()) here.granules = scratch_granules(here);
             }
-            issue(w, head_of(fetcher), tiles);
+            const Head again = head_of(fetcher);
+            const Waits waits = gather_waits(w, fetcher, again.waits);
+            __syncwarp();
+            issue(w, again, waits, tiles);
         }
         const Head then = head_of(fetcher);
         __syncwarp();  // every lane has read what it needs of the image, before another one takes its place
@@ -202,7 +206,10 @@ struct Controller {
             fetcher.advance(launch, shared.images, then.ahead_begin, then.ahead_pieces, lane);
         } else {
             // A long scalar loop waits for nobody, and still has to hear of a trap or an interrupt.
-            if (++jumps % JUMPS_PER_CHECK == 0 && __any_sync(0xffffffffu, load_relaxed(launch.abort))) return false;
+            if (static_cast<u32>(steps) - looked >= STEPS_PER_CHECK) {
+                looked = static_cast<u32>(steps);
+                if (__any_sync(0xffffffffu, load_relaxed(launch.abort))) return false;
+            }
             fetcher.jump(next, lane);
         }
         at = next;
@@ -312,13 +319,14 @@ struct Controller {
 #endif
         while (at < launch.instructions && wait_until_free(pushed - WORKS)) {
             const Head head(shared.images + fetcher.at);
+            const Waits waits = gather_waits(slot(), fetcher, head.waits);
             copy_image(shared.images + fetcher.at, head, slot(), at, lane);
             steps += 1;
             if (head.special()) {
                 if (!step(fetcher, at)) break;
                 continue;
             }
-            issue(slot(), head, head.tiles - 1);
+            issue(slot(), head, waits, head.tiles - 1);
             fetcher.advance(launch, shared.images, head.ahead_begin, head.ahead_pieces, lane);
             at += 1;
         }

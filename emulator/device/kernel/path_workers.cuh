@@ -74,6 +74,12 @@ struct Workers {
         warp_arrive(empty);
         if (kind == SHARED_STAGES && lane() < ARRIVING_LANES) mbarrier_arrive_there(empty);
     }
+    // The same of a stage that products have read, and no lane since all have met. `lane` was asked for while they were under way.
+    DEV void release_multiplied(const Stage& stage, u32 kind, u32 lane) const {
+        u64* empty = &shared_state().stages[kind].empty[stage.barrier()];
+        if (lane < ARRIVING_LANES) mbarrier_arrive(empty);
+        if (kind == SHARED_STAGES && lane < ARRIVING_LANES) mbarrier_arrive_there(empty);
+    }
     // The 2 KB of store staging that a warp has, in the shared window, 1024-byte aligned.
     DEV u32 staging() const { return shared_address(shared_memory) + STAGING_AT + warp() * (STAGING_BYTES / WORKER_WARPS); }
 };

@@ -72,6 +72,7 @@ main:
     EW.add added, relu, rms
     HALT
 """
+"""Where several warps share a row, racecheck sees races behind teams that had more rows than others (docs/machine.md)."""
 POOLED = """
 .input x : bf16[2, 30, 34, 72]
 .output y : bf16[2, 15, 17, 72]
@@ -186,7 +187,8 @@ WAYS: dict[str, Way] = {
         ATTENTION_in_wide_rows=lambda: _attention("wide rows"),
         ATTENTION_in_narrow_rows=lambda: _attention("narrow rows"),
         rows_of_1000=lambda: assemble(ROWS.format(rows=300, columns=1000)),
-        rows_of_8192=lambda: assemble(ROWS.format(rows=300, columns=8192)),
+        rows_of_8192=lambda: assemble(ROWS.format(rows=4 * BLOCKS, columns=8192)),
+        uneven_rows_of_8192=lambda: assemble(ROWS.format(rows=300, columns=8192)),
         POOL=lambda: assemble(POOLED),
     ),
 }

@@ -135,7 +135,7 @@ struct HopperBoxes {
     template <bool PLAIN> static DEV void run_tiles(Workers& me) {
         const u32 what = HopperProducts(me.work()).schedule().what;
         f32 sums[SUMS];
-        clear<BOX_COLUMNS>(sums);
+        clear(sums);
         u32 later[EACH][WORDS] = {};
         if (!me.wait_ready()) return;
         Kept::place().tiles = me.work().tiles - me.work().first_tile;  // of all blocks, from the present one on

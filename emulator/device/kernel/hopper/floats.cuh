@@ -91,7 +91,7 @@ template <u32 COLUMNS> DEV void multiply_floats(f32 (&sums)[SUMS], u32 stages, W
     Kept::place().sequence = me.place.sequence;
     Kept::place().granule = me.place.granule;
     Kept::place().floats.stages = stages;
-    clear<COLUMNS>(sums);
+    clear(sums);
     FloatStages::arrive();
     me.sync();
     for (;;) {

@@ -45,8 +45,9 @@ DEV bool multiply_every_second(f32 (&sums)[COLUMNS / 2], const TileLayout& layou
             a += layout.left_slice >> 3;
             b += layout.right_slice >> 3;
         }
+        const u32 lane = me.lane();
         warpgroup_wait<0>();
-        me.release(stage, layout.kind);
+        me.release_multiplied(stage, layout.kind, lane);
     }
 #pragma unroll
     for (u32 i = 0; i < COLUMNS / 2; ++i) pin(sums[i]);

@@ -40,13 +40,13 @@ struct TileLayout {
     DEV u32 apart() const { return slices * GRANULE_BYTES; }
 };
 
-// All: registers never set would be kept from the kernel's start, on every path. And for those that a product of COLUMNS leaves
-// alone the compiler must not know that they hold the same: it would copy one to all others, behind the main loop.
-template <u32 COLUMNS> DEV void clear(f32 (&sums)[SUMS]) {
+// All: registers never set would be kept from the kernel's start, on every path. The compiler must not know that all hold the same: it
+// would copy one to all others, behind the main loop to those that a narrow tile leaves alone, behind the wait to the rest.
+DEV void clear(f32 (&sums)[SUMS]) {
 #pragma unroll
     for (u32 i = 0; i < SUMS; ++i) {
         sums[i] = 0.0f;
-        if (i + 1 > COLUMNS / 2) pin(sums[i]);
+        pin(sums[i]);
     }
 }
 
@@ -63,7 +63,7 @@ DEV bool multiply(f32 (&sums)[SUMS], const TileLayout& layout, u32 stages, Worke
     constexpr u32 A_STEP = (A_ACROSS ? STEP_DEPTH * LINE_BYTES : STEP_DEPTH * 2) >> 4;  // in 16 bytes
     constexpr u32 B_STEP = (B_ACROSS ? STEP_DEPTH * LINE_BYTES : STEP_DEPTH * 2) >> 4;
     using Product = Wgmma<T, COLUMNS, A_ACROSS, B_ACROSS>;
-    clear<COLUMNS>(sums);
+    clear(sums);
     if (!before()) return false;
     Stage last{0, 0};
 #pragma unroll 1
@@ -82,23 +82,25 @@ DEV bool multiply(f32 (&sums)[SUMS], const TileLayout& layout, u32 stages, Worke
                 Product::multiply(sums, matrix_descriptor(a + step * A_STEP), matrix_descriptor(b + step * B_STEP));
             }
             warpgroup_commit();
+            const u32 lane = me.lane();
             warpgroup_wait<1>();
-            if (slice == 0 && i != 0) me.release(last, layout.kind);
+            if (slice == 0 && i != 0) me.release_multiplied(last, layout.kind, lane);
             a += layout.left_slice >> 4;
             b += layout.right_slice >> 4;
         }
         last = stage;
     }
+    const u32 lane = me.lane();
     warpgroup_wait<0>();
 #pragma unroll
     for (u32 i = 0; i < COLUMNS / 2; ++i) pin(sums[i]);
-    if (stages != 0) me.release(last, layout.kind);
+    if (stages != 0) me.release_multiplied(last, layout.kind, lane);
     return true;
 }
 
 // For a warpgroup that has no part in a tile.
 template <class Before> DEV bool pass_by(f32 (&sums)[SUMS], const TileLayout& layout, u32 stages, Workers& me, const Before& before) {
-    clear<0>(sums);
+    clear(sums);
     if (!before()) return false;
 #pragma unroll 1
     for (; stages != 0; --stages) {

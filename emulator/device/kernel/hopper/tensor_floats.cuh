@@ -41,7 +41,7 @@ constexpr u32 OTHER_HALF = 4 * LINE_BYTES + 4 * 16;  // from depth d to d ^ 4, b
 // products, or both would fetch, and then multiply, at the same time.
 template <u32 COLUMNS> DEV void multiply_across(f32 (&sums)[SUMS], const TileLayout& layout, u32 stages, Workers& me) {
     using Product = Wgmma<Tf32, COLUMNS, false, false>;
-    clear<COLUMNS>(sums);
+    clear(sums);
     const u32 place = AcrossPart::place(me.warp(), me.lane()), turn = TF32_TURN + me.warp() / 4;
     const bool odd = me.lane() % 2 != 0;
     if (turn != TF32_TURN) named_barrier_arrive(TF32_TURN, WORKER_THREADS);

@@ -59,16 +59,17 @@ DEV void turn_to_depth(const Squares& squares, u32 stage, u32 warp, u32 lane) {
     }
 }
 
-// The same for multiply-add, which leaves fewer registers: warps share them out by halves, and a warpgroup meets in between. A warp
-// that is too many reads with the others: registers that are filled on one way only would go to local memory.
+// The same for multiply-add, which leaves fewer registers: warps share them out by halves, squares go to the two warpgroups in turns, and
+// a warpgroup meets between reading and writing. A warp that is too many reads a half of its warpgroup's with the others: registers that
+// are filled on one way only would go to local memory.
 DEV void turn_across(const Squares& squares, u32 stage, const Workers& me) {
-    const u32 halves = 2 * squares.count;
+    const u32 halves = 2 * squares.count;  // a multiple of 4: tiles have 64 rows and columns at least
 #pragma unroll 1
     for (u32 first = 0; first < halves; first += WORKER_WARPS) {
-        const u32 i = first + me.warp(), at = min(i, halves - 1);
+        const u32 square = me.warp() / 4 + me.warp() % 4 / 2 * 2, i = first + 2 * square + me.warp() % 2, at = i < halves ? i : i - 4;
         HalfSquare<false> half;
         half.read(stage + squares.offset + at / 2 * SQUARE_BYTES, at % 2, me.lane());
-        named_barrier(TURN_GROUP + me.warp() / 4, WARPGROUP);  // both halves are one warpgroup's
+        named_barrier(TURN_GROUP + me.warp() / 4, WARPGROUP);  // both halves of a square are one's
         if (i < halves) half.write();
     }
 }
