@@ -72,7 +72,7 @@ main:
     EW.add added, relu, rms
     HALT
 """
-"""Where warps share a row, racecheck sees races behind teams that had more rows than others (docs/machine.md)."""
+"""Where warps share a row, racecheck sees races behind teams with more rows than others: "uneven" (docs/machine.md)."""
 POOLED = """
 .input x : bf16[2, 30, 34, 72]
 .output y : bf16[2, 15, 17, 72]

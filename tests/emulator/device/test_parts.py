@@ -239,9 +239,9 @@ def test_the_program_of_parts_is_the_same_program(monkeypatch):
     assert whole.outputs["y"].tobytes() == cut.outputs["y"].tobytes()
 
 
-def small_chain(monkeypatch: pytest.MonkeyPatch) -> Program:
-    """Three products behind a copy, which are cut into four, however small they are."""
-    monkeypatch.setattr(parts, "WORTH", 0)
+def small_chain(monkeypatch: pytest.MonkeyPatch, worth: int) -> Program:
+    """Three products behind a copy; those of so many clocks are cut into four, however small they are."""
+    monkeypatch.setattr(parts, "WORTH", worth)
     monkeypatch.setattr(parts, "MOST_BLOCKS", 0.0)
     monkeypatch.setattr(parts, "SINGLE_ROWS", 64)
     text = ".input x : bf16[256, 64]\n.input w : bf16[64, 64]\n.scratch h : bf16[256, 64]\n.scratch g : bf16[256, 64]\n"
@@ -254,7 +254,7 @@ def small_chain(monkeypatch: pytest.MonkeyPatch) -> Program:
 def test_every_interleaving_of_parts_keeps_their_order(seed, fours, monkeypatch):
     """Blocks that run at any speed; `Simulation` looks at every byte."""
     monkeypatch.setattr(parts, "WORTH", 0)
-    program = small_chain(monkeypatch) if fours else assemble(SHORT)
+    program = small_chain(monkeypatch, 0) if fours else assemble(SHORT)
     made = made_of(program, blocks=132 if fours else 1)
     counts = [made.origins.count(index) for index in range(4)]
     assert counts == [1, 4, 4, 4] if fours else min(counts[:3]) > 1
@@ -262,29 +262,15 @@ def test_every_interleaving_of_parts_keeps_their_order(seed, fours, monkeypatch)
 
 
 @on_cpu
-def test_parts_give_the_same_bits(monkeypatch):
+@pytest.mark.parametrize(("text", "counts"), [(small, [2] * 7), (small_chain, [1, 4, 4, 4])], ids=["block", "chain"])
+def test_parts_give_the_same_bits(text, counts, monkeypatch):
     """On the emulated device, in several orders of warps and copies, and with nothing cut."""
     seen = []
     for worth in (0, 1 << 60):
-        program = small(monkeypatch, worth)
+        program = text(monkeypatch, worth)
         session = CpuSession(program, hopper=True)
-        assert (len(session.plan.origins) > len(program.instructions)) == (worth == 0)
-        for session.seed in range(3 if worth == 0 else 1):
-            result = session.run(inputs_of(program))
-            assert all(c.ok for c in compare(program, inputs_of(program), result))
-            seen.append(result.outputs["y"].tobytes())
-    assert set(seen) == {seen[0]}
-
-
-@on_cpu
-def test_four_parts_give_the_same_bits(monkeypatch):
-    """Of products of a tile for each block, at most."""
-    seen = []
-    for worth in (0, 1 << 60):
-        program = small_chain(monkeypatch)
-        monkeypatch.setattr(parts, "WORTH", worth)
-        session = CpuSession(program, hopper=True)
-        assert [session.plan.origins.count(index) for index in range(4)] == ([1, 4, 4, 4] if worth == 0 else [1] * 4)
+        found = [session.plan.origins.count(index) for index in range(len(counts))]
+        assert found == (counts if worth == 0 else [1] * len(counts))
         for session.seed in range(3 if worth == 0 else 1):
             result = session.run(inputs_of(program))
             assert all(c.ok for c in compare(program, inputs_of(program), result))
