@@ -6,7 +6,7 @@
 #pragma once
 #include "ptx.cuh"
 
-constexpr u32 PADDING = 955;  // instructions
+constexpr u32 PADDING = 100;  // instructions
 
 // Lies in a function that is called seldom, and whose name comes before those of most functions that are called often. It does nothing.
 DEV void pad_layout() {

@@ -185,6 +185,27 @@ DEV bool mbarrier_test(u64* b, u32 phase) {
     return done != 0;
 }
 
+#ifdef HOPPER
+// The same of barriers by where they lie in the shared window, the arrivals OFFSET bytes further.
+DEV bool mbarrier_test_at(u32 b, u32 phase) {
+    u32 done;
+    asm volatile("{\n.reg .pred p;\nmbarrier.try_wait.parity.shared::cta.b64 p, [%1], %2;\nselp.u32 %0, 1, 0, p;\n}"
+                 : "=r"(done) : "r"(b), "r"(phase) : "memory");
+    return done != 0;
+}
+template <u32 OFFSET> DEV void mbarrier_arrive_at(u32 b) {
+    asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0+%1];" ::"r"(b), "n"(OFFSET) : "memory");
+}
+template <u32 OFFSET> DEV void mbarrier_arrive_there_at(u32 b) {
+    asm volatile("{\n.reg .b32 there;\nmapa.shared::cluster.u32 there, %0, %1;\n"
+                 "mbarrier.arrive.shared::cluster.b64 _, [there+%2];\n}" ::"r"(b), "r"(blockIdx.x % PAIR ^ 1), "n"(OFFSET) : "memory");
+}
+// Adds to the lower half of a descriptor of wgmma. The other half stays where it is: else there is a move for it in front of each product.
+DEV void move_descriptor(u64& d, u32 by) {
+    asm("{\n.reg .b32 low, high;\nmov.b64 {low, high}, %0;\nadd.u32 low, low, %1;\nmov.b64 %0, {low, high};\n}" : "+l"(d) : "r"(by));
+}
+#endif
+
 // True in one lane of a converged warp, always the same. The compiler then knows that a single thread is active, and
 // passes operands to the copy engine without a loop over lanes.
 DEV bool elect_one() {

@@ -25,6 +25,7 @@ static_assert(RING_BARRIERS >= GRANULES && (RING_BARRIERS & (RING_BARRIERS - 1))
 struct RingBarriers {
     u64 full[RING_BARRIERS];   // copies -> workers: one arrival of the loader, and the bytes
     u64 empty[RING_BARRIERS];  // workers -> loader: each worker warp arrives
+    static constexpr u32 TO_EMPTY = sizeof(full);  // bytes from a stage's full barrier to its empty one
 
     // A worker warp's part of them. `blocks`: those whose workers release a stage.
     DEV void init(u32 blocks, u32 worker) {

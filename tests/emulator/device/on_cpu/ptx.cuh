@@ -125,6 +125,10 @@ inline void pair_end() {
 inline void pair_begin() { pair_end(); }
 inline bool mbarrier_test(u64* b, u32 parity) { yield_("an mbarrier"); return barrier_at(b).phase != parity; }
 inline bool mbarrier_passed(u64* b, u32 parity) { return mbarrier_test(b, parity); }
+inline void move_descriptor(u64& d, u32 by) { d = d >> 32 << 32 | static_cast<u32>(d + by); }
+inline bool mbarrier_test_at(u32 b, u32 phase) { return mbarrier_test(reinterpret_cast<u64*>(shared_at(b)), phase); }
+template <u32 OFFSET> void mbarrier_arrive_at(u32 b) { mbarrier_arrive(reinterpret_cast<u64*>(shared_at(b + OFFSET))); }
+template <u32 OFFSET> void mbarrier_arrive_there_at(u32 b) { mbarrier_arrive_there(reinterpret_cast<u64*>(shared_at(b + OFFSET))); }
 
 // ---- copies of a thread ----
 struct Groups { std::deque<std::vector<std::function<void()>>> done; std::vector<std::function<void()>> open; };
